@@ -1,0 +1,83 @@
+# One CMake target per layer, and the table from which tools/check_layers.py checks the includes.
+
+include_guard(GLOBAL)
+
+set(CHORUS_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor)
+if(CHORUS_WERROR)
+  list(APPEND CHORUS_WARNINGS -Werror)
+endif()
+
+# Options that every target of the project is built with.
+#   -ffp-contract=off: the arithmetic order of each result is part of the contract; g++ would otherwise
+#   fuse a * b + c in one tile shape and not in another.
+add_library(chorus_options INTERFACE)
+target_compile_options(chorus_options INTERFACE ${CHORUS_WARNINGS} -ffp-contract=off)
+if(CHORUS_SANITIZE)
+  target_compile_options(chorus_options INTERFACE
+    -fsanitize=${CHORUS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(chorus_options INTERFACE -fsanitize=${CHORUS_SANITIZE})
+endif()
+install(TARGETS chorus_options EXPORT chorus)
+
+# chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [LINK lib...] [FOLDER dir])
+#
+# Makes the static library chorus_NAME (alias chorus::NAME) from the folder of the calling list file.
+# DEPS are layers declared before this one, so that a cycle cannot be written. Every header of the
+# folder is named in HEADERS, and is compiled alone by the target all_verify_interface_header_sets.
+function(chorus_layer)
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;SOURCES;HEADERS;LINK" ${ARGN})
+  foreach(dep IN LISTS ARG_DEPS)
+    if(NOT TARGET chorus::${dep})
+      message(FATAL_ERROR "layer ${ARG_NAME}: its dependency ${dep} is not declared before it")
+    endif()
+  endforeach()
+  set(target chorus_${ARG_NAME})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(chorus::${ARG_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} VERIFY_INTERFACE_HEADER_SETS ON)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/src FILES ${ARG_HEADERS})
+  target_link_libraries(${target} PUBLIC chorus_options Threads::Threads)
+  foreach(dep IN LISTS ARG_DEPS)
+    target_link_libraries(${target} PUBLIC chorus::${dep})
+  endforeach()
+  if(ARG_LINK)
+    target_link_libraries(${target} PRIVATE ${ARG_LINK})
+  endif()
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  list(JOIN ARG_DEPS " " deps)
+  list(JOIN ARG_HEADERS " " headers)
+  set_property(GLOBAL APPEND PROPERTY CHORUS_LAYER_LINES "${ARG_NAME}|${folder}|${deps}|${headers}")
+endfunction()
+
+# chorus_test(NAME kv_books SOURCES books_test.cpp LAYERS kv [LINK lib...] [LABELS l...] [TIMEOUT s])
+function(chorus_test)
+  if(NOT CHORUS_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LAYERS;LINK;LABELS" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  foreach(layer IN LISTS ARG_LAYERS)
+    target_link_libraries(${ARG_NAME} PRIVATE chorus::${layer})
+  endforeach()
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} chorus_options GTest::gtest_main)
+  target_compile_definitions(${ARG_NAME} PRIVATE CHORUS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --gtest_brief=1)
+  if(ARG_LABELS)
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  if(ARG_TIMEOUT)
+    set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  endif()
+endfunction()
+
+# Writes build/layers.txt and adds the test that reads it. Called once, after all layers.
+function(chorus_write_layer_table)
+  get_property(lines GLOBAL PROPERTY CHORUS_LAYER_LINES)
+  list(JOIN lines "\n" text)
+  file(WRITE ${PROJECT_BINARY_DIR}/layers.txt "${text}\n")
+  if(CHORUS_TESTS)
+    find_package(Python3 REQUIRED COMPONENTS Interpreter)
+    add_test(NAME layers COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tools/check_layers.py
+      --table ${PROJECT_BINARY_DIR}/layers.txt --source ${PROJECT_SOURCE_DIR}/src)
+  endif()
+endfunction()

@@ -1,0 +1,112 @@
+#include "base/memory_map.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace chorus {
+
+namespace {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Status file_error(const std::string& path, const char* action) {
+  const int error = errno;
+  const std::string message = std::string(action) + ": " + std::strerror(error);
+  if (error == ENOENT || error == ENOTDIR) return not_found(path, message);
+  if (error == ENOSPC || error == EDQUOT) return resource_exhausted(path, message);
+  return invalid_argument(path, message);
+}
+
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return file_error(path, "cannot write");
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<MemoryMap> MemoryMap::open(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return file_error(path, "cannot open");
+  struct stat info = {};
+  if (::fstat(file.get(), &info) != 0) return file_error(path, "cannot stat");
+  if (!S_ISREG(info.st_mode)) return invalid_argument(path, "expected a regular file");
+  const size_t size = static_cast<size_t>(info.st_size);
+  if (size == 0) return MemoryMap();
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) return file_error(path, "cannot map");
+  return MemoryMap({static_cast<const std::byte*>(address), size});
+}
+
+MemoryMap::MemoryMap(MemoryMap&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MemoryMap& MemoryMap::operator=(MemoryMap&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MemoryMap::~MemoryMap() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+Status write_file_atomically(const std::string& path,
+                             std::span<const std::span<const std::byte>> parts) {
+  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+  Status status;
+  {
+    const Descriptor file(
+        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (file.get() < 0) return file_error(path, "cannot create");
+    for (const auto part : parts) {
+      status = write_all(file.get(), part, path);
+      if (!status.ok()) break;
+    }
+    if (status.ok() && ::fsync(file.get()) != 0) status = file_error(path, "cannot write");
+  }
+  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    status = file_error(path, "cannot rename");
+  }
+  if (!status.ok()) ::unlink(temporary.c_str());
+  return status;
+}
+
+Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return file_error(path, "cannot open");
+  std::string text;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t count = ::read(file.get(), buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return file_error(path, "cannot read");
+    if (count == 0) return text;
+    text.append(buffer, static_cast<size_t>(count));
+    if (text.size() > max_bytes) {
+      return invalid_argument(path, "expected at most " + std::to_string(max_bytes) + " bytes");
+    }
+  }
+}
+
+}  // namespace chorus

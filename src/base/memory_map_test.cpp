@@ -1,0 +1,81 @@
+#include "base/memory_map.h"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <vector>
+
+namespace chorus {
+namespace {
+
+std::string temporary_path(const char* name) { return testing::TempDir() + name; }
+
+std::span<const std::byte> as_bytes(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST(MemoryMap, ShowsTheBytesOfAFile) {
+  const std::string path = temporary_path("chorus_map_bytes");
+  std::ofstream(path) << "hello";
+  auto map = MemoryMap::open(path);
+  ASSERT_TRUE(map.ok()) << map.status().to_string();
+  ASSERT_EQ(map->bytes().size(), 5u);
+  EXPECT_EQ(std::memcmp(map->bytes().data(), "hello", 5), 0);
+  const MemoryMap moved = std::move(map).value();
+  EXPECT_EQ(moved.bytes().size(), 5u);
+}
+
+TEST(MemoryMap, EmptyFileIsEmpty) {
+  const std::string path = temporary_path("chorus_map_empty");
+  std::ofstream(path).flush();
+  const auto map = MemoryMap::open(path);
+  ASSERT_TRUE(map.ok());
+  EXPECT_TRUE(map->bytes().empty());
+}
+
+TEST(MemoryMap, NamesTheFileItCannotOpen) {
+  const auto missing = MemoryMap::open(temporary_path("chorus_no_such_file"));
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().code(), Code::kNotFound);
+  EXPECT_NE(missing.status().field().find("chorus_no_such_file"), std::string::npos);
+  const auto folder = MemoryMap::open(testing::TempDir());
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(folder.status().code(), Code::kInvalidArgument);
+}
+
+TEST(WriteFileAtomically, WritesAllPartsAndLeavesNothingBeside) {
+  const std::string folder = temporary_path("chorus_write_dir");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/out";
+  std::ofstream(path) << "old";
+  const std::string a = "abc", b = "de";
+  const std::vector<std::span<const std::byte>> parts = {as_bytes(a), as_bytes(b)};
+  ASSERT_TRUE(write_file_atomically(path, parts).ok());
+  EXPECT_EQ(read_text_file(path, 100).value(), "abcde");
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.exists();
+  EXPECT_EQ(files, 1);
+}
+
+TEST(WriteFileAtomically, FailureLeavesTheTarget) {
+  const std::string a = "abc";
+  const std::vector<std::span<const std::byte>> parts = {as_bytes(a)};
+  const std::string target = temporary_path("chorus_write_target_folder");
+  std::filesystem::create_directories(target + "/inside");
+  EXPECT_FALSE(write_file_atomically(target, parts).ok());
+  EXPECT_TRUE(std::filesystem::exists(target + "/inside"));
+  EXPECT_EQ(write_file_atomically(temporary_path("chorus_no_folder/x"), parts).code(),
+            Code::kNotFound);
+}
+
+TEST(ReadTextFile, RefusesMoreThanTheLimit) {
+  const std::string path = temporary_path("chorus_text");
+  std::ofstream(path) << "12345";
+  EXPECT_EQ(read_text_file(path, 5).value(), "12345");
+  EXPECT_EQ(read_text_file(path, 4).status().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace chorus
