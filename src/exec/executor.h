@@ -1,0 +1,108 @@
+// The seam above: what the engine asks of an execution backend, in tokens and positions.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "exec/types.h"
+
+namespace chorus {
+
+// What a session would add in a step: rows for positions [start, start + count).
+// start < length is a rewind.
+struct SessionDemand {
+  SessionId session{};
+  Position start = 0;
+  int32_t count = 0;
+};
+
+struct ExecutorInfo {
+  int32_t vocabulary = 0;              // tokens are in [0, vocabulary)
+  int32_t max_sessions = 0;            // resident at once, clones included
+  int32_t max_session_tokens = 0;      // longest session
+  int32_t preferred_batch_tokens = 0;  // a packing hint, 0 = none; never a limit
+  int32_t block_size = 0;              // cells per block
+};
+
+struct GroupUsage {
+  int32_t window = 0;  // 0: full history
+  int32_t num_layers = 0;
+  int64_t bytes_per_block = 0;
+  int32_t blocks_total = 0;
+  int32_t blocks_free = 0;
+  int32_t blocks_cached = 0;  // held by the prefix index alone
+  int32_t blocks_peak = 0;    // most in use at once since initialize
+};
+
+struct MethodUsage {
+  std::string name;
+  int64_t forwards = 0;
+  int64_t padded_rows = 0;
+};
+
+struct Usage {
+  std::vector<GroupUsage> groups;
+  std::vector<MethodUsage> methods;
+  int64_t steps = 0;
+  int64_t copied_blocks = 0;
+};
+
+// Where a session's KV is written to and read from. Errors stop the transfer.
+class ByteSink {
+ public:
+  virtual ~ByteSink() = default;
+  virtual Status write(std::span<const std::byte> bytes) = 0;
+};
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual Status read(std::span<std::byte> bytes) = 0;  // exactly so many bytes
+};
+
+// Runs steps over sessions. Called on the engine thread only and never calls back, so it needs no
+// locks. A failed call leaves every session as it was.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Once, on the engine thread, before any other call but info().
+  virtual Status initialize() = 0;
+  virtual ExecutorInfo info() const = 0;
+
+  // An empty session. kResourceExhausted (field max_sessions) at capacity.
+  virtual Result<SessionId> open(const SessionOptions& options) = 0;
+  // Its blocks are free when this returns. Unknown ids are ignored.
+  virtual void close(SessionId session) = 0;
+  // A new independent session that holds committed [0, upto) of `source`, upto = 0 included. It
+  // shares blocks, copies no KV bytes and has no sampling policy. kInvalidArgument (field upto)
+  // outside [0, length]; kNotFound for an unknown session.
+  virtual Result<SessionId> clone(SessionId source, Position upto) = 0;
+  // The policy of the next generation. kInvalidArgument names the parameter.
+  virtual Status set_sampling(SessionId session, const SamplingParams& params) = 0;
+  // The number of committed tokens. kNotFound for an unknown session.
+  virtual Result<Position> length(SessionId session) const = 0;
+
+  // Whether execute would find KV blocks for all of these at once. At most one demand per session.
+  virtual bool can_admit(std::span<const SessionDemand> demands) const = 0;
+
+  // One step for the whole batch. Ok: output.inputs has one entry per input, each with its own
+  // status. Not ok: the step was aborted, no session changed, and the output is empty. The inputs
+  // of a session are consecutive slices in order (not necessarily adjacent in the batch), of which
+  // only the last may ask for output.
+  virtual Status execute(std::span<const BatchInput> batch, BatchOutput& output) = 0;
+
+  // Shortens a session to `length` tokens, 0 included, outside any step. kInvalidArgument when
+  // longer.
+  virtual Status truncate(SessionId session, Position length) = 0;
+
+  // Takes KV for a prefix of `tokens` from the prefix index; the number of positions taken.
+  virtual Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) = 0;
+  // Gives the session's blocks back; its id stays.
+  virtual Status release(SessionId session) = 0;
+  virtual Status save(SessionId session, ByteSink& sink) = 0;
+  virtual Result<SessionId> load(ByteSource& source) = 0;
+
+  virtual Usage usage() const = 0;
+};
+
+}  // namespace chorus

@@ -1,0 +1,2 @@
+#include "exec/executor.h"
+#include "exec/module.h"
