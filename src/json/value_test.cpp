@@ -1,0 +1,76 @@
+#include "json/value.h"
+
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <limits>
+
+#include "base/random.h"
+
+namespace chorus::json {
+namespace {
+
+std::string round_trip(std::string_view text) {
+  const auto value = parse(text, "test");
+  return value.ok() ? value->dump() : "error: " + value.status().to_string();
+}
+
+TEST(Json, KeepsValuesAndOrder) {
+  const char* text = R"({"b":[1,-2,0.5,true,null],"a":{"x":"y"},"n":18446744073709551615})";
+  EXPECT_EQ(round_trip(text), text);
+  const auto value = parse(text, "test").value();
+  EXPECT_EQ(value.find("b")->as_array()[1].to_integer("b", -5, 5).value(), -2);
+  EXPECT_EQ(value.find("n")->to_unsigned("n").value(), 18446744073709551615u);
+  EXPECT_EQ(value.find("missing"), nullptr);
+}
+
+TEST(Json, FloatsReadBackToTheSameBits) {
+  RandomStream random(7);
+  for (int i = 0; i < 20000; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(random.next());
+    float number = 0;
+    std::memcpy(&number, &bits, sizeof number);
+    if (!std::isfinite(number)) continue;
+    const auto back = parse(Value(number).dump(), "test");
+    ASSERT_TRUE(back.ok()) << Value(number).dump();
+    const float read = static_cast<float>(back->to_number("x").value());
+    ASSERT_EQ(std::memcmp(&read, &number, sizeof read), 0) << Value(number).dump();
+  }
+  EXPECT_EQ(Value(-0.0f).dump(), "-0.0");
+  EXPECT_EQ(Value(std::numeric_limits<float>::quiet_NaN()).dump(), "null");
+}
+
+TEST(Json, StringsAreValidUtf8) {
+  EXPECT_EQ(Value("a\"\\\n\t\x01").dump(), R"("a\"\\\n\t\u0001")");
+  EXPECT_EQ(Value("\xC3\xA9\xFF\xE2\x82").dump(),
+            "\"\xC3\xA9\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
+  EXPECT_EQ(Value("\xED\xA0\x80").dump(), "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
+  EXPECT_EQ(parse(R"("\ud83d\ude00")", "t").value().as_string(), "\xF0\x9F\x98\x80");
+}
+
+TEST(Json, RefusesWithTheField) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\":1,\"a\":2}", "nul", "1 2", "\"\xFF\"", "1e999",
+                           "[1e400]", "{\"a\"}", "\"\\ud800\""}) {
+    const auto value = parse(text, "body");
+    ASSERT_FALSE(value.ok()) << text;
+    EXPECT_EQ(value.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(value.status().field(), "body");
+  }
+  const std::string deep(100000, '[');
+  EXPECT_FALSE(parse(deep, "body").ok());
+  EXPECT_FALSE(parse("[1,2,3]", "body", {.max_bytes = 4}).ok());
+}
+
+TEST(Json, ReadsTypedValuesWithBounds) {
+  const auto value = parse(R"({"i":3.0,"f":1.5,"s":"x","big":1e300})", "t").value();
+  EXPECT_EQ(value.find("i")->to_integer("i", 0, 10).value(), 3);
+  EXPECT_FALSE(value.find("f")->to_integer("f", 0, 10).ok());
+  EXPECT_FALSE(value.find("big")->to_integer("big", 0, 10).ok());
+  EXPECT_FALSE(value.find("i")->to_integer("i", 4, 10).ok());
+  EXPECT_EQ(value.find("s")->to_number("s").status().to_string(),
+            "s: expected a number, found a string");
+  EXPECT_EQ(value.find("f")->to_text("f").status().to_string(), "f: expected a string, found 1.5");
+}
+
+}  // namespace
+}  // namespace chorus::json
