@@ -1,0 +1,21 @@
+#include "cpu/kernels/kernels.h"
+
+#include "base/check.h"
+#include "program/graph.h"
+
+namespace chorus::cpu {
+
+static_assert(static_cast<int>(WeightType::kF32) == kWeightF32);
+static_assert(static_cast<int>(WeightType::kQ4_0) == kWeightQ4_0);
+static_assert(static_cast<int>(WeightType::kQ4_1) == kWeightQ4_1);
+static_assert(static_cast<int>(WeightType::kQ8_0) == kWeightQ8_0);
+
+const Kernels& kernels_for(Isa isa) {
+  CHORUS_CHECK(isa_supported(isa));
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return avx512_kernels();
+#endif
+  return generic_kernels();
+}
+
+}  // namespace chorus::cpu

@@ -1,0 +1,274 @@
+// The kernel table: every inner loop of the CPU backend, as plain functions over plain arguments.
+//
+// One table per instruction set. Each operator is one .inc file in an anonymous namespace, included
+// by generic.cpp (plain build flags) and avx512.cpp; these files use no std containers, so that no
+// inline function compiled for a wider set can be picked by the linker for the whole program.
+//
+// Kernels are pure: they read and write what their arguments name and nothing else, they do not
+// allocate, and the result of a row depends on nothing but that row (and, for attention, on the
+// cells it sees): neither on the number of rows in the call nor on how rows were split over calls.
+// Rows, columns and strides count elements, not bytes. Pointers to activations and scratch are
+// 64-byte aligned unless said otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/cpu_features.h"
+
+namespace chorus::cpu {
+
+// ---- Linear layers -----------------------------------------------------------------------------
+
+// Positions in the tables below; equal to WeightType of program/graph.h (checked in kernels.cpp).
+enum WeightIndex : int { kWeightF32 = 0, kWeightQ4_0 = 1, kWeightQ4_1 = 2, kWeightQ8_0 = 3 };
+inline constexpr int kNumWeightTypes = 4;
+
+inline constexpr int kQuad = 4;       // tokens whose activations are packed together
+inline constexpr int kBlock = 32;     // columns that share one scale
+inline constexpr int kRowGroup = 16;  // weight rows of one record
+
+// int8 activations of 4 tokens x 32 columns: x is about q * sx. Quads are stored quad-major:
+// block b of quad t is at [t * k_blocks + b]; absent tokens of the last quad are zero.
+// q = x * (127 / absmax) rounded to nearest even, sx = absmax / 127, both 0 where absmax is 0; a
+// token with a non-finite value among the 32 has q = 0 and sx = NaN. sum is the exact sum of q: it
+// gives every weight type's correction (-8 sum for Q4_0, -128 sum for Q8_0, sx * float(sum) for the
+// mins of Q4_1), so segments of different types share one input.
+struct alignas(32) QuadBlock {
+  int8_t q[kQuad][kBlock];
+  float sx[kQuad];
+  int32_t sum[kQuad];
+};
+static_assert(sizeof(QuadBlock) == 160);
+
+// f32 activations of 4 tokens, k-major: x of token i at column k of quad t is
+// at [(t * k_blocks * 32 + k) * 4 + i]. Columns beyond the matrix and absent tokens are zero.
+
+struct PrepareArgs {
+  const float* x = nullptr;  // [tokens, columns], rows x_stride apart
+  int64_t x_stride = 0;
+  int32_t columns = 0;
+  int32_t tokens = 0;
+  void* out = nullptr;   // QuadBlock [ceil(tokens / 4)][k_blocks], or float as above
+  int32_t k_blocks = 0;  // ceil(columns / 32)
+};
+
+// y[t][n] = sum_k x[t][k] W[n][k] (+ bias[n]) for tokens t and the rows n of some row groups, in
+// the chains of docs/formats.md: one fixed order per output element.
+struct LinearArgs {
+  const std::byte* weights = nullptr;  // R16K4 records of the whole segment, 64-byte aligned
+  int32_t k_blocks = 0;
+  int32_t rows = 0;         // of the segment, without padding: y has no column n >= rows
+  int32_t group_begin = 0;  // row groups [group_begin, group_end) of 16 rows
+  int32_t group_end = 0;
+  const void* activations = nullptr;  // QuadBlock for int8, float quads for f32
+  int32_t tokens = 0;
+  const float* bias = nullptr;  // [rows], or null
+  float* out = nullptr;         // y[t][n] at out[t * out_stride + n]
+  int64_t out_stride = 0;
+};
+
+// Dequantises rows `tokens[i]` of a packed matrix.
+struct EmbedArgs {
+  const std::byte* weights = nullptr;
+  int32_t k_blocks = 0;
+  int32_t columns = 0;
+  const int32_t* tokens = nullptr;  // [rows], each a row of the matrix
+  int32_t rows = 0;
+  float* out = nullptr;  // [rows, columns]
+  int64_t out_stride = 0;
+};
+
+// ---- Rows --------------------------------------------------------------------------------------
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight over each group of `group_width` columns. The sum of
+// squares has 16 lanes (lane = column mod 16, columns ascending), added up in the tree of simd.h.
+struct RmsNormArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int32_t rows = 0;
+  int32_t width = 0;
+  int32_t group_width = 0;        // divides width
+  const float* weight = nullptr;  // [group_width], or null: 1
+  float epsilon = 0.0f;
+};
+
+// The cosines and sines of a rope table for some positions, computed in double and rounded once.
+struct RopeAnglesArgs {
+  const double* frequencies = nullptr;  // [dims / 2], radians per position
+  int32_t dims = 0;
+  const int32_t* positions = nullptr;  // [rows]
+  int32_t rows = 0;
+  float* out = nullptr;  // [rows][2][dims / 2]: cosines, then sines
+};
+
+// Rotates the first `dims` columns of each head; the others are copied. May run in place.
+struct RopeArgs {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int32_t rows = 0;
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;
+  int32_t dims = 0;
+  bool half = false;              // pairs (i, i + head_dim / 2); else (2i, 2i + 1)
+  const float* angles = nullptr;  // of RopeAnglesArgs, for these rows
+};
+
+// Element by element over rows; `b` for add and mul, `scale` for scale and tanh_softcap. May run in
+// place.
+struct ElementwiseArgs {
+  const float* a = nullptr;
+  int64_t a_stride = 0;
+  const float* b = nullptr;
+  int64_t b_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int32_t rows = 0;
+  int32_t width = 0;
+  float scale = 0.0f;
+};
+
+// ---- KV and attention --------------------------------------------------------------------------
+
+// The bytes of one KV layer: K and V arenas of the same shape, [head][block][cells of a block].
+// With a block size of 16 or more a block is a run of units of 16 cells, lane = position mod 16
+// (d = head_dim rounded up to 16, padding zero or unread):
+//   K bf16 unit: d/2 vectors of 16 cells x the dims (2j, 2j + 1);   K f32 unit: [d][16 cells]
+//   V bf16 unit: 8 cell pairs x d/16 vectors of 16 dims x the pair; V f32 unit: [16 cells][d]
+// With a block size of 1 a cell is [d] elements in both arenas.
+enum KvIndex : int { kKvF32 = 0, kKvBf16 = 1 };
+inline constexpr int kNumKvTypes = 2;
+inline constexpr int kUnit = 16;    // cells of a unit
+inline constexpr int kChunk = 256;  // logical positions with one maximum
+inline constexpr int kMaxTileQueries = 12;
+
+struct KvLayout {
+  int32_t block_size = 16;
+  int32_t head_dim = 0;
+  int64_t block_bytes = 0;  // of one head in one arena: block_size * d * element size
+  int64_t head_bytes = 0;   // between heads
+};
+
+// Writes K and V of some rows to their cells, rounded to the arena's type (nearest even).
+struct StoreKvArgs {
+  KvLayout layout;
+  int32_t num_heads = 0;
+  std::byte* k_arena = nullptr;  // of the layer
+  std::byte* v_arena = nullptr;
+  const float* k = nullptr;  // [rows, num_heads * head_dim]
+  int64_t k_stride = 0;
+  const float* v = nullptr;
+  int64_t v_stride = 0;
+  int32_t rows = 0;
+  const int32_t* cells = nullptr;  // [rows], cells_stride apart; negative: not written
+  int64_t cells_stride = 0;
+  uint8_t* not_finite = nullptr;  // [rows]: set to 1 where a stored value is not finite
+};
+
+// One query head of one token; it sees the positions [first, last] of its sequence.
+struct AttentionQuery {
+  const float* q = nullptr;  // [head_dim]; rounded to bf16 where the arena is bf16
+  float* out = nullptr;      // [head_dim]
+  int32_t first = 0;
+  int32_t last = 0;
+};
+
+// Attention of a tile of queries that share one KV head of one sequence. Numerics:
+// docs/decisions/0001-attention-numerics.md. Cells that no query of the tile sees are not read into
+// any sum. Every position in [min first, max last] lies in `blocks`.
+struct AttentionArgs {
+  const AttentionQuery* queries = nullptr;
+  int32_t num_queries = 0;  // 1 to kMaxTileQueries
+  KvLayout layout;
+  const std::byte* k = nullptr;  // of the layer and head
+  const std::byte* v = nullptr;
+  const int32_t* blocks = nullptr;  // block of position p: blocks[p / block_size - first_block]
+  int32_t first_block = 0;
+  float scale = 0.0f;
+  float softcap = 0.0f;          // 0: none
+  std::byte* scratch = nullptr;  // attention_scratch_bytes(head_dim)
+};
+
+constexpr size_t attention_scratch_bytes(int32_t head_dim) {
+  const size_t d = (static_cast<size_t>(head_dim) + 15) / 16 * 16;
+  // q and o of each query, scores of a chunk, and one chunk of K and V gathered from single cells.
+  return static_cast<size_t>(kMaxTileQueries) * (2 * d + kChunk) * sizeof(float) +
+         2 * static_cast<size_t>(kChunk) * d * sizeof(float);
+}
+
+// ---- Reductions over the logits of one row -----------------------------------------------------
+
+// Bit id % 32 of word id / 32 of a mask allows a token; a null mask allows all.
+struct LogitsArgs {
+  const float* logits = nullptr;  // [count]
+  int32_t count = 0;
+  const uint32_t* mask = nullptr;
+};
+
+struct LogitsMax {
+  float max = 0.0f;    // over what the mask allows; -inf where nothing is
+  int32_t index = -1;  // the lowest index of the maximum; -1: nothing is allowed
+  bool nan = false;    // any of the logits, allowed or not, is NaN
+};
+
+// Weights of a draw: w_i = floor(exp((x_i - max) / temperature) * 2^32), 0 for what the mask
+// forbids, so that their 64-bit sums are exact.
+struct DrawArgs {
+  LogitsArgs logits;
+  float max = 0.0f;
+  float inverse_temperature = 1.0f;
+};
+
+// ---- The table ---------------------------------------------------------------------------------
+
+struct Kernels {
+  // Indexed by weight type. linear_int8 takes QuadBlock input
+  // and is null for kWeightF32, whose layers always take f32 input.
+  void (*quantize)(const PrepareArgs&);
+  void (*prepare_f32)(const PrepareArgs&);
+  void (*linear_int8[kNumWeightTypes])(const LinearArgs&);
+  void (*linear_f32[kNumWeightTypes])(const LinearArgs&);
+
+  void (*embed[kNumWeightTypes])(const EmbedArgs&);
+  void (*rms_norm)(const RmsNormArgs&);
+  void (*rope_angles)(const RopeAnglesArgs&);
+  void (*rope)(const RopeArgs&);
+  void (*add)(const ElementwiseArgs&);
+  void (*mul)(const ElementwiseArgs&);
+  void (*scale)(const ElementwiseArgs&);
+  void (*silu)(const ElementwiseArgs&);
+  void (*gelu)(const ElementwiseArgs&);
+  void (*sigmoid)(const ElementwiseArgs&);
+  void (*tanh_softcap)(const ElementwiseArgs&);
+
+  void (*store_kv[kNumKvTypes])(const StoreKvArgs&);
+  void (*attention[kNumKvTypes])(const AttentionArgs&);
+
+  LogitsMax (*logits_max)(const LogitsArgs&);
+  // Sum of exp(x - max) over all logits, in 16 lanes (lane = index mod 16) and the tree of simd.h.
+  float (*sum_exp)(const LogitsArgs&, float max);
+  // Logits greater than x, or equal to it with an index below `index`; the mask does not count.
+  int32_t (*count_above)(const LogitsArgs&, float x, int32_t index);
+  // Sum of the draw's weights.
+  uint64_t (*draw_total)(const DrawArgs&);
+  // The lowest index whose prefix sum of weights, itself included, exceeds `target`.
+  // Requires: target < draw_total.
+  int32_t (*draw_index)(const DrawArgs&, uint64_t target);
+  // The `n` greatest logits by value descending, then index ascending; returns how many there are.
+  int32_t (*top_n)(const LogitsArgs&, int32_t n, int32_t* indices);
+  // log(x) for x > 0, the same function on every instruction set.
+  float (*log)(float x);
+};
+
+// One table per instruction set, in the file of its name.
+const Kernels& generic_kernels();
+const Kernels& avx512_kernels();  // only where built_isas() names it
+
+// Requires: isa_supported(isa).
+const Kernels& kernels_for(Isa isa);
+
+}  // namespace chorus::cpu
