@@ -1,0 +1,284 @@
+#include "kv/books.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace chorus {
+
+std::span<const BlockId> KvPlan::table(int32_t demand, int32_t group) const {
+  const Part& range = part(demand, group);
+  return std::span(blocks_).subspan(range.begin, static_cast<size_t>(range.num_blocks));
+}
+
+CellId KvPlan::cell(int32_t demand, int32_t group, Position position) const {
+  CHORUS_DCHECK(position >= demands_[static_cast<size_t>(demand)].start);
+  const BlockId block = table(demand, group)[static_cast<size_t>(position / block_size_)];
+  return block * block_size_ + position % block_size_;
+}
+
+Result<std::unique_ptr<KvBooks>> KvBooks::create(const KvOptions& options) {
+  if (!is_block_size(options.block_size)) {
+    return invalid_argument("block_size", "expected 1, 16, 32 or 64 cells, found " +
+                                              std::to_string(options.block_size));
+  }
+  if (options.max_sequence_tokens < 1) {
+    return invalid_argument("max_sequence_tokens", "expected at least 1, found " +
+                                                       std::to_string(options.max_sequence_tokens));
+  }
+  if (options.groups.empty()) return invalid_argument("groups", "expected at least 1, found 0");
+  const int32_t most_blocks = std::numeric_limits<CellId>::max() / options.block_size;
+  for (size_t group = 0; group < options.groups.size(); ++group) {
+    const KvGroupOptions& each = options.groups[group];
+    const std::string field = "groups[" + std::to_string(group) + "].";
+    if (each.num_blocks < 1 || each.num_blocks > most_blocks) {
+      return invalid_argument(field + "num_blocks", "expected 1 to " + std::to_string(most_blocks) +
+                                                        ", found " +
+                                                        std::to_string(each.num_blocks));
+    }
+    if (each.policy.window < 0) {
+      return invalid_argument(field + "window",
+                              "expected at least 0, found " + std::to_string(each.policy.window));
+    }
+  }
+  return std::unique_ptr<KvBooks>(new KvBooks(options));
+}
+
+KvBooks::KvBooks(const KvOptions& options) : options_(options), peaks_(options.groups.size(), 0) {
+  for (const KvGroupOptions& group : options.groups) pools_.emplace_back(group.num_blocks);
+}
+
+const KvSequence& KvBooks::find(SequenceId sequence) const {
+  const auto found = sequences_.find(sequence);
+  CHORUS_CHECK(found != sequences_.end());
+  return *found->second;
+}
+
+// Tables get their final capacity here, so that steps do not allocate.
+KvSequence KvBooks::make_sequence() const {
+  KvSequence sequence;
+  sequence.tables.resize(pools_.size());
+  for (size_t group = 0; group < pools_.size(); ++group) {
+    const int32_t most = std::min(blocks_for(options_.max_sequence_tokens), pools_[group].total());
+    sequence.tables[group].reserve(static_cast<size_t>(most));
+  }
+  return sequence;
+}
+
+SequenceId KvBooks::insert(KvSequence sequence) {
+  ++version_;
+  const SequenceId id{next_sequence_++};
+  sequences_.emplace(id, std::make_unique<KvSequence>(std::move(sequence)));
+  return id;
+}
+
+SequenceId KvBooks::open() { return insert(make_sequence()); }
+
+void KvBooks::close(SequenceId sequence) {
+  truncate(sequence, 0);
+  sequences_.erase(sequence);
+}
+
+SequenceId KvBooks::clone(SequenceId source, Position upto) {
+  const KvSequence& from = find(source);
+  CHORUS_CHECK_GE(upto, 0);
+  CHORUS_CHECK_LE(upto, from.length);
+  KvSequence sequence = make_sequence();
+  sequence.length = upto;
+  for (size_t group = 0; group < pools_.size(); ++group) {
+    const auto shared = std::span(from.tables[group]).first(static_cast<size_t>(blocks_for(upto)));
+    sequence.tables[group].assign(shared.begin(), shared.end());
+    for (const BlockId block : shared) pools_[group].retain(block);
+  }
+  return insert(std::move(sequence));
+}
+
+void KvBooks::truncate(SequenceId sequence, Position length) {
+  KvSequence& state = find(sequence);
+  CHORUS_CHECK_GE(length, 0);
+  CHORUS_CHECK_LE(length, state.length);
+  ++version_;
+  const auto kept = static_cast<size_t>(blocks_for(length));
+  for (size_t group = 0; group < pools_.size(); ++group) {
+    std::vector<BlockId>& table = state.tables[group];
+    for (const BlockId block : std::span(table).subspan(kept)) pools_[group].release(block);
+    table.resize(kept);
+  }
+  state.length = length;
+}
+
+Position KvBooks::length(SequenceId sequence) const { return find(sequence).length; }
+
+std::span<const BlockId> KvBooks::table(SequenceId sequence, int32_t group) const {
+  return find(sequence).tables[static_cast<size_t>(group)];
+}
+
+int32_t KvBooks::exclusive_blocks(SequenceId sequence, int32_t group) const {
+  const auto blocks = table(sequence, group);
+  return static_cast<int32_t>(std::count_if(blocks.begin(), blocks.end(), [&](BlockId block) {
+    return pool(group).ref_count(block) == 1;
+  }));
+}
+
+int32_t KvBooks::blocks_for(Position length) const {
+  return length / options_.block_size + (length % options_.block_size != 0 ? 1 : 0);
+}
+
+// How many blocks at the front of the table a step from `start` on goes on using. A partial block
+// stays only where all cells from `start` on are nobody's: appending, and no other owner.
+int32_t KvBooks::kept_blocks(const KvSequence& sequence, Position start, int32_t group) const {
+  const int32_t full = start / options_.block_size;
+  if (start % options_.block_size == 0 || start < sequence.length) return full;
+  const BlockId partial = sequence.tables[static_cast<size_t>(group)][static_cast<size_t>(full)];
+  return pool(group).ref_count(partial) == 1 ? full + 1 : full;
+}
+
+void KvBooks::check_demand(const KvSequence& sequence, const KvDemand& demand) const {
+  CHORUS_CHECK_GE(demand.start, 0);
+  CHORUS_CHECK_LE(demand.start, sequence.length);
+  CHORUS_CHECK_GT(demand.count, 0);
+  CHORUS_CHECK_LE(demand.count, options_.max_sequence_tokens - demand.start);
+}
+
+std::optional<KvShortage> KvBooks::shortage(std::span<const KvDemand> demands) const {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    int64_t needed = 0;
+    for (const KvDemand& demand : demands) {
+      const KvSequence& sequence = find(demand.sequence);
+      check_demand(sequence, demand);
+      needed +=
+          blocks_for(demand.start + demand.count) - kept_blocks(sequence, demand.start, group);
+    }
+    if (needed > pool(group).free()) return KvShortage{group, needed, pool(group).free()};
+  }
+  return std::nullopt;
+}
+
+bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) const {
+  plan.books_ = nullptr;
+  plan.sorted_.clear();
+  for (const KvDemand& demand : demands) plan.sorted_.push_back(demand.sequence);
+  std::sort(plan.sorted_.begin(), plan.sorted_.end());
+  CHORUS_CHECK(std::adjacent_find(plan.sorted_.begin(), plan.sorted_.end()) == plan.sorted_.end());
+  if (!can_admit(demands)) return false;
+
+  plan.books_ = this;
+  plan.version_ = version_;
+  plan.block_size_ = options_.block_size;
+  plan.demands_.assign(demands.begin(), demands.end());
+  plan.sequences_.clear();
+  plan.parts_.clear();
+  plan.blocks_.clear();
+  plan.copies_.clear();
+  plan.new_blocks_.assign(pools_.size(), 0);
+  for (const KvDemand& demand : demands) {
+    // The plan is pure: it keeps the address for commit, which is not.
+    plan.sequences_.push_back(sequences_.find(demand.sequence)->second.get());
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      plan_part(*plan.sequences_.back(), demand, group, plan);
+    }
+  }
+  return true;
+}
+
+void KvBooks::plan_part(const KvSequence& sequence, const KvDemand& demand, int32_t group,
+                        KvPlan& plan) const {
+  const std::vector<BlockId>& table = sequence.tables[static_cast<size_t>(group)];
+  KvPlan::Part part;
+  part.begin = plan.blocks_.size();
+  part.kept_blocks = kept_blocks(sequence, demand.start, group);
+  part.num_blocks = blocks_for(demand.start + demand.count);
+  plan.blocks_.insert(plan.blocks_.end(), table.begin(), table.begin() + part.kept_blocks);
+  int32_t& taken = plan.new_blocks_[static_cast<size_t>(group)];
+  for (int32_t index = part.kept_blocks; index < part.num_blocks; ++index) {
+    plan.blocks_.push_back(pool(group).peek(taken++));
+  }
+  const int32_t copied_cells = demand.start - part.kept_blocks * options_.block_size;
+  if (copied_cells > 0) {
+    const auto first_new = static_cast<size_t>(part.kept_blocks);
+    plan.copies_.push_back(
+        {group, table[first_new], plan.blocks_[part.begin + first_new], copied_cells});
+  }
+  plan.parts_.push_back(part);
+}
+
+void KvBooks::check_current(const KvPlan& plan) const {
+  CHORUS_CHECK(plan.books_ == this);
+  CHORUS_CHECK_EQ(plan.version_, version_);
+}
+
+void KvBooks::note_peak(int32_t group, int32_t extra_blocks) {
+  int32_t& peak = peaks_[static_cast<size_t>(group)];
+  peak = std::max(peak, pool(group).used() + extra_blocks);
+}
+
+void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted) {
+  check_current(plan);
+  CHORUS_CHECK_EQ(accepted.size(), plan.demands_.size());
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const int32_t num_new = plan.new_blocks_[static_cast<size_t>(group)];
+    note_peak(group, num_new);
+    for (int32_t i = 0; i < num_new; ++i) pools_[static_cast<size_t>(group)].allocate();
+  }
+  for (int32_t i = 0; i < plan.num_demands(); ++i) {
+    const Position new_length = accepted[static_cast<size_t>(i)];
+    const KvDemand& demand = plan.demand(i);
+    CHORUS_CHECK(new_length == kRejected ||
+                 (new_length >= demand.start && new_length - demand.start <= demand.count));
+    KvSequence& sequence = *plan.sequences_[static_cast<size_t>(i)];
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      commit_part(plan.part(i, group), plan.table(i, group), new_length, group, sequence);
+    }
+    if (new_length != kRejected) sequence.length = new_length;
+  }
+  copied_blocks_ += static_cast<int64_t>(plan.copies_.size());
+  ++version_;
+  plan.books_ = nullptr;
+}
+
+void KvBooks::commit_part(const KvPlan::Part& part, std::span<const BlockId> blocks,
+                          Position accepted, int32_t group, KvSequence& sequence) {
+  BlockPool& blocks_pool = pools_[static_cast<size_t>(group)];
+  std::vector<BlockId>& table = sequence.tables[static_cast<size_t>(group)];
+  const auto kept = static_cast<size_t>(part.kept_blocks);
+  size_t used = kept;
+  if (accepted != kRejected) {
+    used = static_cast<size_t>(blocks_for(accepted));
+    for (const BlockId block : std::span(table).subspan(kept)) blocks_pool.release(block);
+    table.resize(kept);
+    table.insert(table.end(), blocks.begin() + part.kept_blocks,
+                 blocks.begin() + static_cast<std::ptrdiff_t>(used));
+  }
+  for (const BlockId block : blocks.subspan(used)) blocks_pool.release(block);
+}
+
+void KvBooks::abort(KvPlan& plan) {
+  check_current(plan);
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    note_peak(group, plan.new_blocks_[static_cast<size_t>(group)]);
+  }
+  plan.books_ = nullptr;
+}
+
+KvGroupUsage KvBooks::usage(int32_t group) const {
+  return {pool(group).total(), pool(group).free(), peaks_[static_cast<size_t>(group)]};
+}
+
+void KvBooks::check_invariants() const {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    std::vector<int32_t> owners(static_cast<size_t>(pool(group).total()), 0);
+    for (const auto& [id, sequence] : sequences_) {
+      const std::vector<BlockId>& table = sequence->tables[static_cast<size_t>(group)];
+      CHORUS_CHECK(sequence->length >= 0 && sequence->length <= options_.max_sequence_tokens);
+      CHORUS_CHECK_EQ(table.size(), static_cast<size_t>(blocks_for(sequence->length)));
+      for (const BlockId block : table) ++owners[static_cast<size_t>(block)];
+    }
+    pool(group).check_invariants(owners);
+    CHORUS_CHECK_GE(peaks_[static_cast<size_t>(group)], pool(group).used());
+  }
+}
+
+}  // namespace chorus

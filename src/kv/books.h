@@ -1,0 +1,184 @@
+// Who holds which KV cells: sequences, their block tables, and steps planned before they are run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "kv/block_pool.h"
+#include "kv/types.h"
+
+namespace chorus {
+
+struct KvGroupOptions {
+  WindowPolicy policy;  // windowed groups hold full history as yet
+  int32_t num_blocks = 0;
+};
+
+struct KvOptions {
+  int32_t block_size = 16;          // see is_block_size
+  int32_t max_sequence_tokens = 0;  // longest sequence
+  std::vector<KvGroupOptions> groups;
+};
+
+// Rows for positions [start, start + count) of one sequence. start == length appends, start <
+// length rewinds and then appends.
+struct KvDemand {
+  SequenceId sequence{};
+  Position start = 0;
+  int32_t count = 0;
+};
+
+// A group whose free blocks do not cover what a set of demands needs.
+struct KvShortage {
+  int32_t group = 0;
+  int64_t needed_blocks = 0;
+  int32_t free_blocks = 0;
+};
+
+struct KvGroupUsage {
+  int32_t blocks_total = 0;
+  int32_t blocks_free = 0;
+  int32_t blocks_peak = 0;  // most in use at once, blocks of a running step included
+};
+
+// In place of an accepted length: the sequence stands as it stood before the step.
+inline constexpr Position kRejected = -1;
+
+// One sequence of KvBooks; its blocks cover [0, length) exactly.
+struct KvSequence {
+  Position length = 0;
+  std::vector<std::vector<BlockId>> tables;  // [group][block index]
+};
+
+// What a step may write and read. Filled by KvBooks::plan, ended by commit or abort, and then ready
+// to be filled again; reused, it does not allocate. It is stale as soon as the books change.
+class KvPlan {
+ public:
+  int32_t num_demands() const { return static_cast<int32_t>(demands_.size()); }
+  const KvDemand& demand(int32_t index) const { return demands_[static_cast<size_t>(index)]; }
+
+  // The blocks that hold positions [0, start + count) of a demand's sequence during the step.
+  std::span<const BlockId> table(int32_t demand, int32_t group) const;
+  // Where a position is written. Requires: start <= position < start + count.
+  CellId cell(int32_t demand, int32_t group, Position position) const;
+  // To be made before the first row is written. No copy reads what another one writes.
+  std::span<const CellCopy> copies() const { return copies_; }
+
+ private:
+  friend class KvBooks;
+  struct Part {               // one demand in one group
+    size_t begin = 0;         // of its table in blocks_
+    int32_t kept_blocks = 0;  // at the front of the table: the sequence's own, written or not
+    int32_t num_blocks = 0;   // of the whole table; those behind kept_blocks are new
+  };
+  const Part& part(int32_t demand, int32_t group) const {
+    return parts_[static_cast<size_t>(demand) * new_blocks_.size() + static_cast<size_t>(group)];
+  }
+
+  int32_t block_size_ = 0;
+  const void* books_ = nullptr;  // whose plan this is; null when it is not to be run
+  uint64_t version_ = 0;         // of the books when planned
+  std::vector<KvDemand> demands_;
+  std::vector<KvSequence*> sequences_;  // [num_demands]
+  std::vector<Part> parts_;             // [num_demands, num_groups]
+  std::vector<BlockId> blocks_;
+  std::vector<CellCopy> copies_;
+  std::vector<int32_t> new_blocks_;  // [num_groups] taken from the front of the free list
+  std::vector<SequenceId> sorted_;   // scratch of the check for duplicates
+};
+
+// The KV bookkeeping of one program: a pool of blocks per layer group, and sequences, each a length
+// and one block table per group. Integers only.
+//
+// A step is planned (pure; may fail for want of blocks), run by a backend, then committed (cannot
+// fail) or aborted (nothing has changed, also when part of the step has run). For that to be true
+// of the bytes too, until commit
+//   - no cell that belongs to any sequence's state is written, and
+//   - no block that the step gives up is used again.
+// So a rewinding demand continues in new blocks, with the kept part of a partial block copied; a
+// demand that would write into a block with several owners copies it first.
+//
+// Invariants: a sequence of length n has exactly ceil(n / block_size) blocks in every group; a
+// block's reference count is the number of tables that name it.
+// Thread: engine. plan, commit, truncate and close cost O(blocks named by the tables involved).
+// Misuse (unknown sequence, gap, stale plan) fails a CHECK.
+// Source: ExecuTorch extension/llm/cache, for plan and commit (commit cff6f4dd).
+class KvBooks {
+ public:
+  // kInvalidArgument names block_size, max_sequence_tokens, groups or groups[i].
+  static Result<std::unique_ptr<KvBooks>> create(const KvOptions& options);
+
+  int32_t num_groups() const { return static_cast<int32_t>(pools_.size()); }
+  int32_t block_size() const { return options_.block_size; }
+  const KvOptions& options() const { return options_; }
+
+  // An empty sequence. There is no limit on their number.
+  SequenceId open();
+  void close(SequenceId sequence);
+  // A new sequence that holds [0, upto) of `source`. It shares all blocks, a partial one included:
+  // the first write into that one copies it. Requires: 0 <= upto <= length.
+  SequenceId clone(SequenceId source, Position upto);
+  // Requires: 0 <= length <= the sequence's.
+  void truncate(SequenceId sequence, Position length);
+  Position length(SequenceId sequence) const;
+  std::span<const BlockId> table(SequenceId sequence, int32_t group) const;
+  // Blocks that no other sequence holds: what close would free.
+  int32_t exclusive_blocks(SequenceId sequence, int32_t group) const;
+
+  // At most one demand per sequence; 0 <= start <= length, count > 0, start + count <=
+  // max_sequence_tokens. plan succeeds exactly when can_admit is true.
+  bool can_admit(std::span<const KvDemand> demands) const { return !shortage(demands); }
+  // The first group that has too few blocks, if any.
+  std::optional<KvShortage> shortage(std::span<const KvDemand> demands) const;
+  // Fills `plan` and changes nothing. On false, `plan` is not to be run.
+  bool plan(std::span<const KvDemand> demands, KvPlan& plan) const;
+
+  // Ends a plan that has run. accepted[i] is the new length of demand i's sequence, in [start,
+  // start + count], or kRejected. Blocks wholly beyond it are given back.
+  void commit(KvPlan& plan, std::span<const Position> accepted);
+  // Ends a plan that has run in part, or not at all.
+  void abort(KvPlan& plan);
+
+  KvGroupUsage usage(int32_t group) const;
+  int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
+  int64_t copied_blocks() const { return copied_blocks_; }  // by committed steps
+  std::span<const BlockId> free_blocks(int32_t group) const { return pool(group).free_blocks(); }
+
+  // O(all blocks).
+  void check_invariants() const;
+
+ private:
+  explicit KvBooks(const KvOptions& options);
+
+  const BlockPool& pool(int32_t group) const { return pools_[static_cast<size_t>(group)]; }
+  const KvSequence& find(SequenceId sequence) const;
+  KvSequence& find(SequenceId sequence) {
+    return const_cast<KvSequence&>(std::as_const(*this).find(sequence));
+  }
+  SequenceId insert(KvSequence sequence);
+  KvSequence make_sequence() const;
+  int32_t blocks_for(Position length) const;
+  int32_t kept_blocks(const KvSequence& sequence, Position start, int32_t group) const;
+  void check_demand(const KvSequence& sequence, const KvDemand& demand) const;
+  void plan_part(const KvSequence& sequence, const KvDemand& demand, int32_t group,
+                 KvPlan& plan) const;
+  void commit_part(const KvPlan::Part& part, std::span<const BlockId> blocks, Position accepted,
+                   int32_t group, KvSequence& sequence);
+  void check_current(const KvPlan& plan) const;
+  void note_peak(int32_t group, int32_t extra_blocks);
+
+  KvOptions options_;
+  std::vector<BlockPool> pools_;  // [num_groups]
+  std::vector<int32_t> peaks_;    // [num_groups]
+  std::unordered_map<SequenceId, std::unique_ptr<KvSequence>> sequences_;
+  uint64_t next_sequence_ = 1;
+  uint64_t version_ = 0;  // counts changes, so that a stale plan is found out
+  int64_t copied_blocks_ = 0;
+};
+
+}  // namespace chorus
