@@ -30,16 +30,20 @@ inline constexpr int kRowGroup = 16;  // weight rows of one record
 
 // int8 activations of 4 tokens x 32 columns: x is about q * sx. Quads are stored quad-major:
 // block b of quad t is at [t * k_blocks + b]; absent tokens of the last quad are zero.
-// q = x * (127 / absmax) rounded to nearest even, sx = absmax / 127, both 0 where absmax is 0; a
-// token with a non-finite value among the 32 has q = 0 and sx = NaN. sum is the exact sum of q: it
-// gives every weight type's correction (-8 sum for Q4_0, -128 sum for Q8_0, sx * float(sum) for the
-// mins of Q4_1), so segments of different types share one input.
-struct alignas(32) QuadBlock {
+// q = x * (127 / absmax) rounded to nearest even, sx = absmax / 127, both 0 where absmax is 0 or so
+// small that 127 / absmax overflows; a token with a non-finite value among the 32 has q = 0 and
+// sx = NaN. The rest is what each weight type needs of the exact sum of q, so that segments of
+// different types share one input: Q4_0 and Q8_0 start their integer sum at c8 or c128, because
+// their quants are stored with 8 or 128 added, and Q4_1 multiplies its mins by m. Three cache
+// lines.
+struct alignas(64) QuadBlock {
   int8_t q[kQuad][kBlock];
   float sx[kQuad];
-  int32_t sum[kQuad];
+  int32_t c8[kQuad];    // -8 * sum of q
+  int32_t c128[kQuad];  // -128 * sum of q
+  float m[kQuad];       // sx * float(sum of q)
 };
-static_assert(sizeof(QuadBlock) == 160);
+static_assert(sizeof(QuadBlock) == 192);
 
 // f32 activations of 4 tokens, k-major: x of token i at column k of quad t is
 // at [(t * k_blocks * 32 + k) * 4 + i]. Columns beyond the matrix and absent tokens are zero.
@@ -50,7 +54,7 @@ struct PrepareArgs {
   int32_t columns = 0;
   int32_t tokens = 0;
   void* out = nullptr;   // QuadBlock [ceil(tokens / 4)][k_blocks], or float as above
-  int32_t k_blocks = 0;  // ceil(columns / 32)
+  int32_t k_blocks = 0;  // blocks between quads; the first ceil(columns / 32) of each are written
 };
 
 // y[t][n] = sum_k x[t][k] W[n][k] (+ bias[n]) for tokens t and the rows n of some row groups, in
