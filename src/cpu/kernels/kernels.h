@@ -140,7 +140,7 @@ struct ElementwiseArgs {
 
 // The bytes of one KV layer: K and V arenas of the same shape, [head][block][cells of a block].
 // With a block size of 16 or more a block is a run of units of 16 cells, lane = position mod 16
-// (d = head_dim rounded up to 16, padding zero or unread):
+// (d = head_dim rounded up to 16; padding starts as zero and is never written):
 //   K bf16 unit: d/2 vectors of 16 cells x the dims (2j, 2j + 1);   K f32 unit: [d][16 cells]
 //   V bf16 unit: 8 cell pairs x d/16 vectors of 16 dims x the pair; V f32 unit: [16 cells][d]
 // With a block size of 1 a cell is [d] elements in both arenas.
@@ -182,8 +182,8 @@ struct AttentionQuery {
 };
 
 // Attention of a tile of queries that share one KV head of one sequence. Numerics:
-// docs/decisions/0001-attention-numerics.md. Cells that no query of the tile sees are not read into
-// any sum. Every position in [min first, max last] lies in `blocks`.
+// docs/decisions/0001-attention-numerics.md. The ranges of the queries together are one range,
+// whose positions all lie in `blocks`; cells outside of it are not read into any sum.
 struct AttentionArgs {
   const AttentionQuery* queries = nullptr;
   int32_t num_queries = 0;  // 1 to kMaxTileQueries
@@ -219,19 +219,20 @@ struct LogitsMax {
   bool nan = false;    // any of the logits, allowed or not, is NaN
 };
 
-// Weights of a draw: w_i = floor(exp((x_i - max) / temperature) * 2^32), 0 for what the mask
-// forbids, so that their 64-bit sums are exact.
+// A draw with the weights w_i = floor(exp((x_i - max) * inverse_temperature) * 2^32), 0 for what
+// the mask forbids, so that their sums are exact in 64 bits.
 struct DrawArgs {
   LogitsArgs logits;
-  float max = 0.0f;
+  float max = 0.0f;  // of what the mask allows
   float inverse_temperature = 1.0f;
+  uint64_t bits = 0;  // uniform
 };
 
 // ---- The table ---------------------------------------------------------------------------------
 
 struct Kernels {
-  // Indexed by weight type. linear_int8 takes QuadBlock input
-  // and is null for kWeightF32, whose layers always take f32 input.
+  // The linear kernels are indexed by weight type. linear_int8 takes QuadBlock input and is null
+  // for kWeightF32, whose layers always take f32 input.
   void (*quantize)(const PrepareArgs&);
   void (*prepare_f32)(const PrepareArgs&);
   void (*linear_int8[kNumWeightTypes])(const LinearArgs&);
@@ -239,6 +240,8 @@ struct Kernels {
 
   void (*embed[kNumWeightTypes])(const EmbedArgs&);
   void (*rms_norm)(const RmsNormArgs&);
+  // frequencies[i] = theta^(-2 i / dims) / factors[i] (factors null: 1), i < dims / 2; theta > 0.
+  void (*rope_frequencies)(double theta, int32_t dims, const float* factors, double* frequencies);
   void (*rope_angles)(const RopeAnglesArgs&);
   void (*rope)(const RopeArgs&);
   void (*add)(const ElementwiseArgs&);
@@ -257,15 +260,12 @@ struct Kernels {
   float (*sum_exp)(const LogitsArgs&, float max);
   // Logits greater than x, or equal to it with an index below `index`; the mask does not count.
   int32_t (*count_above)(const LogitsArgs&, float x, int32_t index);
-  // Sum of the draw's weights.
-  uint64_t (*draw_total)(const DrawArgs&);
-  // The lowest index whose prefix sum of weights, itself included, exceeds `target`.
-  // Requires: target < draw_total.
-  int32_t (*draw_index)(const DrawArgs&, uint64_t target);
+  // The lowest index whose prefix sum of weights, itself included, exceeds
+  // floor(bits * total / 2^64). Requires: the mask allows a token, and max is its finite maximum.
+  int32_t (*draw)(const DrawArgs&);
   // The `n` greatest logits by value descending, then index ascending; returns how many there are.
   int32_t (*top_n)(const LogitsArgs&, int32_t n, int32_t* indices);
-  // log(x) for x > 0, the same function on every instruction set.
-  float (*log)(float x);
+  double (*log)(double x);  // x > 0
 };
 
 // One table per instruction set, in the file of its name.
