@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Compares the chorus binary with the golden files of this folder. Python's standard library only.
 
-    check_goldens.py tokenize   --chorus BIN --model MODEL      ids of all prompts and both texts, equal
-    check_goldens.py exact      --chorus BIN --model MODEL      --exact: logprobs and greedy tokens (slow)
-    check_goldens.py perplexity --chorus BIN --model MODEL      six windows, default and --exact
+    check_goldens.py tokenize   --chorus BIN --model MODEL    ids of prompts and texts, equal
+    check_goldens.py exact      --chorus BIN --model MODEL    --exact: logprobs, greedy tokens; slow
+    check_goldens.py perplexity --chorus BIN --model MODEL    six windows, default and --exact
     check_goldens.py all        --chorus BIN --model MODEL
 
-MODEL is the GGUF that meta.json names or a .chorus made from it. Further flags: --limit N (the first N
-prompts; exact and tokenize), --max-tokens N (exact), --modes default,exact (perplexity), --threads N,
---licenses FOLDER (where GPL-3 and Apache-2.0 are). Exit codes: 0 all within bounds, 1 something is not
-(each failure on a line of its own, with prompt and step), 2 the command line is wrong.
+MODEL is the GGUF that meta.json names or a .chorus made from it. Further flags: --limit N (the
+first N prompts; exact and tokenize), --max-tokens N (exact), --modes default,exact (perplexity),
+--threads N, --licenses FOLDER (where GPL-3 and Apache-2.0 are). Exit codes: 0 all within bounds, 1
+something is not (each failure on a line of its own, with prompt and step), 2 the command line is wrong.
 
 How the goldens were made: tools/oracle/make_goldens.py.
 """
@@ -108,7 +108,7 @@ def check_tokenize(args) -> list[str]:
         words = ["tokenize", args.model] + (["--special"] if special else [])
         lines = of_type(run_chorus(args, words, text), "tokens")
         if len(lines) != 1:
-            raise RunError(f"tokenize: {name}: expected one line of type tokens, found {len(lines)}")
+            raise RunError(f"tokenize: {name}: expected one tokens line, found {len(lines)}")
         tokens += len(ids)
         found = difference(ids, lines[0]["tokens"])
         if found:

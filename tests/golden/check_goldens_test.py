@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of check_goldens.py: a fake chorus replays goldens, with one fault at a time, and must be caught.
+"""Tests of check_goldens.py: a fake chorus replays goldens with one fault, and must be caught.
 
 Also checks that the committed goldens are what they say (lengths, order, sums, hashes of windows).
 """
@@ -24,7 +24,7 @@ import check_goldens
 
 LICENSES = pathlib.Path("/usr/share/common-licenses")
 
-# The fake: finds its input among the goldens of $FAKE_GOLDENS and answers from them, changed by $FAKE_FAULT.
+# The fake finds its input among the goldens of $FAKE_GOLDENS and answers from them, with $FAKE_FAULT.
 FAKE = r'''
 import json, math, os, pathlib, sys
 folder, fault = pathlib.Path(os.environ["FAKE_GOLDENS"]), os.environ["FAKE_FAULT"]
@@ -234,7 +234,8 @@ class CheckerTest(unittest.TestCase):
         self.assert_caught("exact", "token", "p2: step 1", flags=("--max-tokens", "3"), prompt="p2")
 
     def test_limit_takes_the_first_prompts(self):
-        out = self.assert_passes("exact", "logprob", "--max-tokens", "3", "--limit", "2", prompt="p2")
+        out = self.assert_passes("exact", "logprob", "--max-tokens", "3", "--limit", "2",
+                                 prompt="p2")
         self.assertIn("2 of 2 prompts", out)
 
     def test_perplexity_faults_are_caught(self):
@@ -295,7 +296,8 @@ class CommittedGoldensTest(unittest.TestCase):
                 self.assertAlmostEqual(step["margin"], values[0] - values[1], delta=1e-5)
 
     def test_windows_are_cut_from_the_texts(self):
-        texts = {t["text"]: t["ids"] for n in ("gpl3", "apache2") for t in lines(f"tokens_{n}.json")}
+        texts = {t["text"]: t["ids"]
+                 for n in ("gpl3", "apache2") for t in lines(f"tokens_{n}.json")}
         windows = lines("perplexity.jsonl")
         self.assertEqual([(w["text"], w["index"]) for w in windows],
                          [("GPL-3", n) for n in range(4)] + [("Apache-2.0", n) for n in range(2)])

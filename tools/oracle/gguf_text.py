@@ -1,4 +1,4 @@
-"""What a GGUF says about text: chat template and byte-level pieces. Independent of the project's readers."""
+"""What a GGUF says about text (template, byte-level pieces), by none of the project's readers."""
 
 import gguf
 import jinja2
@@ -21,7 +21,7 @@ def byte_of_char() -> dict[str, int]:
 
 
 class Pieces:
-    """Turns ids of a byte-level BPE vocabulary back into bytes (special tokens give their own text)."""
+    """Turns ids of a byte-level BPE vocabulary into bytes (special tokens give their own text)."""
 
     def __init__(self, reader: gguf.GGUFReader):
         self.tokens = field(reader, "tokenizer.ggml.tokens")

@@ -10,13 +10,16 @@ How to run it (by hand; never part of setup, tests or CI):
 llama-tokenize comes from llama.cpp at the commit that meta.json names:
 `cmake -B build -DCMAKE_BUILD_TYPE=Release && cmake --build build --target llama-tokenize`.
 Further flags: --licenses (folder of GPL-3 and Apache-2.0, as in every Debian), --threads,
---only prompts,texts,greedy,perplexity (the parts to make; greedy and perplexity read the ids that the first two wrote).
+--only prompts,texts,greedy,perplexity (the parts to make;
+greedy and perplexity read the ids that the first two wrote).
 
 Ids never come from transformers' AutoTokenizer(gguf_file=...): it ignores tokenizer.ggml.pre.
-Weights: dequantised by transformers' GGUF loader, float32, eager attention. Log probabilities: natural
-logarithm, log-softmax in float64 of the float32 logits, rounded to 7 significant digits.
+Weights: dequantised by transformers' GGUF loader, float32, eager attention.
+Log probabilities: natural logarithm, log-softmax in float64 of the float32 logits, rounded to 7
+significant digits.
 
-Files written: prompts.jsonl, tokens_gpl3.json, tokens_apache2.json, greedy.jsonl, perplexity.jsonl, meta.json.
+Files written: prompts.jsonl, tokens_gpl3.json, tokens_apache2.json, greedy.jsonl, perplexity.jsonl,
+meta.json.
 """
 
 import argparse

@@ -2,14 +2,14 @@
 """Writes tiny random llama GGUF files with a byte-level BPE tokenizer, and their reference logits.
 
     make_tiny_gguf.py goldens --out tests/golden/tiny        the committed files and reference.jsonl
-    make_tiny_gguf.py one --out FILE.gguf --layers 2 --d 64 --ff 96 --heads 4 --kv-heads 2 [--head 16]
-        --vocab 293 --types q=Q4_0,k=Q8_0,v=F16,output=Q4_1,gate=Q4_0,up=Q4_1,down=Q8_0,embd=Q8_0,head=F16
-        [--untied] [--seed 1]
+    make_tiny_gguf.py one --out FILE.gguf --layers 2 --d 64 --ff 96 --heads 4 --kv-heads 2
+        [--head 16] --vocab 293 [--untied] [--seed 1] --types q=Q4_0,k=Q8_0,v=F16,output=Q4_1,
+        gate=Q4_0,up=Q4_1,down=Q8_0,embd=Q8_0,head=F16 (one word)
 
 --types: one name sets all, `name=TYPE` one kind of tensor (Q4_0, Q4_1, Q8_0, F16, F32); quantised
-rows must be multiples of 32. The same arguments and numpy version give the same bytes. Reference logits (see
-reference_llama.py) are float64 results rounded to 7 significant digits; a line of reference.jsonl is
-{"file","ids","rows","logits"}: the logits after the tokens at `rows`.
+rows must be multiples of 32. The same arguments and numpy version give the same bytes.
+Reference logits (see reference_llama.py) are float64 results rounded to 7 significant digits; a
+line of reference.jsonl is {"file","ids","rows","logits"}: the logits after the tokens at `rows`.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from reference_llama import Llama
 KINDS = ["embd", "q", "k", "v", "output", "gate", "up", "down", "head"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CONTEXT = 512
-TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content']"
-            " + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
+TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+            "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
             "{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 # Odd vocabularies, heads * head size != d, tied and not, K/V shared and not, rows that are no
@@ -34,11 +34,11 @@ TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '
 GOLDENS = {
     "tied_q4_1.gguf": dict(layers=2, d=64, ff=96, heads=4, kv_heads=2, head=16, vocab=293, seed=1,
                            types="Q4_1,embd=Q8_0", untied=False),
-    "untied_mixed.gguf": dict(layers=2, d=64, ff=160, heads=4, kv_heads=1, head=32, vocab=300, seed=2,
-                              types="q=Q4_0,k=Q8_0,v=Q4_1,output=Q4_0,gate=Q4_1,up=Q8_0,down=Q4_0,"
+    "untied_mixed.gguf": dict(layers=2, d=64, ff=160, heads=4, kv_heads=1, head=32, vocab=300,
+                              seed=2, types="q=Q4_0,k=Q8_0,v=Q4_1,output=Q4_0,gate=Q4_1,up=Q8_0,down=Q4_0,"
                                     "embd=Q4_1,head=Q8_0", untied=True),
-    "untied_float.gguf": dict(layers=2, d=40, ff=56, heads=4, kv_heads=4, head=16, vocab=263, seed=3,
-                              types="F16,k=F32,embd=F16,head=F32", untied=True),
+    "untied_float.gguf": dict(layers=2, d=40, ff=56, heads=4, kv_heads=4, head=16, vocab=263,
+                              seed=3, types="F16,k=F32,embd=F16,head=F32", untied=True),
 }
 # 300 tokens cross a chunk of 256 positions; 70 cross blocks of 16, 32 and 64.
 LENGTHS = [(1, None), (7, None), (70, [0, 15, 16, 63, 64, 69]), (300, [255, 256, 299])]

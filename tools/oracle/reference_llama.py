@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """A llama forward pass in numpy, straight from a GGUF file: the second opinion beside transformers.
 
-Weights are dequantised to float32 by the gguf package; everything after that is float64. It knows the
-llama architecture as llama.cpp writes it: adjacent rotary pairs, RMS norms, grouped K/V heads, SwiGLU,
-head tied or not, head size of its own (attention.key_length). It refuses what it does not know.
+Weights are dequantised to float32 by the gguf package; everything after that is float64. It
+knows the llama architecture as llama.cpp writes it: adjacent rotary pairs, RMS norms, grouped K/V
+heads, SwiGLU, head tied or not, head size of its own (attention.key_length). It refuses what it does not know.
 
     reference_llama.py logits --model M.gguf --ids 1,2,3 [--rows 2]       logits as JSON
     reference_llama.py compare --model M.gguf --goldens tests/golden --names en_fact,zh
-                                     worst difference from greedy.jsonl along the golden continuation
+                         worst difference from greedy.jsonl along the golden continuation
 """
 
 import argparse
@@ -65,7 +65,8 @@ class Llama:
 
     def rope(self, x: np.ndarray) -> np.ndarray:
         """x [positions, heads, head]; the pair (2i, 2i+1) turns by position * theta^(-2i/head)."""
-        angle = np.arange(x.shape[0])[:, None] * self.theta ** (-np.arange(0, self.head, 2) / self.head)
+        frequency = self.theta ** (-np.arange(0, self.head, 2) / self.head)
+        angle = np.arange(x.shape[0])[:, None] * frequency
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
         even, odd = x[..., 0::2], x[..., 1::2]
         out = np.empty_like(x)
