@@ -16,7 +16,7 @@ using Digest = std::array<uint8_t, 32>;
 class Sha256 {
  public:
   // Which code runs the rounds; the result is the same. kBest uses the processor's SHA instructions
-  //.
+  // where it has them.
   enum class Rounds : uint8_t { kBest, kPortable };
 
   explicit Sha256(Rounds rounds = Rounds::kBest);

@@ -21,7 +21,7 @@ inline constexpr WeightId kNoWeight = -1;
 
 enum class Rows : uint8_t { kTokens, kWanted };  // T and K
 
-// Appended to only: the numbers are in files.
+// Files hold their names (program/names.h), not the numbers.
 enum class OpKind : uint8_t {
   kEmbed = 0,  // tokens -> [T, width]; weights: table
   kRmsNorm =
@@ -98,10 +98,10 @@ struct Graph {
   std::vector<LayerGroup> groups;
 };
 
-// Stored form of a weight's elements. Appended to only.
+// Stored form of a weight's elements.
 enum class WeightType : uint8_t { kF32 = 0, kQ4_0 = 1, kQ4_1 = 2, kQ8_0 = 3 };
 
-// How a weight's bytes are laid out. Appended to only.
+// How a weight's bytes are laid out.
 enum class Packing : uint8_t {
   kRowMajor = 0,  // [rows, columns] f32; vectors, norms, biases
   kR16K4 = 1,     // program/packing: records of 16 rows x 32 columns

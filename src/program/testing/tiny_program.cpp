@@ -1,0 +1,157 @@
+#include "program/testing/tiny_program.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "program/packing/r16k4.h"
+
+namespace chorus {
+
+namespace {
+
+constexpr std::string_view kTemplate = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
+
+void write_half(std::byte* at, uint32_t bits) {
+  const auto half = static_cast<uint16_t>(bits);
+  std::memcpy(at, &half, sizeof half);
+}
+
+// A half of the given exponent with a random mantissa.
+uint32_t random_half(RandomStream& random, int exponent) {
+  return static_cast<uint32_t>(exponent + 15) << 10 | static_cast<uint32_t>(random.below(1024));
+}
+
+// `count` strings that live as long as the process: "<0>", "<1>", ...
+std::vector<std::string_view> numbered_tokens(int32_t count) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (int i = 0; i < 4096; ++i) all.push_back("<" + std::to_string(i) + ">");
+    return all;
+  }();
+  CHORUS_CHECK_LE(static_cast<size_t>(count), names.size());
+  return {names.begin(), names.begin() + count};
+}
+
+// Adds weights under names, each with a seed of its own.
+class RandomWeights {
+ public:
+  RandomWeights(ProgramBuilder& builder, uint64_t seed) : builder_(builder), seed_(seed << 20) {}
+
+  WeightId matrix(std::string name, WeightType type, int32_t rows, int32_t columns) {
+    return builder_.add_matrix(std::move(name), type, rows, columns,
+                               random_matrix(type, rows, columns, seed_++));
+  }
+  // About 1, as norms are.
+  WeightId norm(std::string name, int32_t columns) {
+    RandomStream random(seed_++);
+    std::vector<float> values(static_cast<size_t>(columns));
+    for (float& value : values) value = static_cast<float>(0.5 + random.unit());
+    return builder_.add_vector(std::move(name), values);
+  }
+
+ private:
+  ProgramBuilder& builder_;
+  uint64_t seed_;
+};
+
+ValueId add_layer(ProgramBuilder& b, RandomWeights& weights, const TinyOptions& o, int32_t index,
+                  int32_t group, int32_t rope, ValueId x) {
+  const std::string prefix = "layer." + std::to_string(index) + ".";
+  const int32_t q_rows = o.num_heads * o.head_dim;
+  const int32_t kv_rows = o.num_kv_heads * o.head_dim;
+  const int32_t layer = b.add_kv_layer(group, {o.num_kv_heads, o.head_dim});
+  const ValueId normed = b.rms_norm(x, weights.norm(prefix + "attn_norm", o.width), 1e-5f);
+  const auto qkv = b.linear(normed, {weights.matrix(prefix + "q", o.qk_type, q_rows, o.width),
+                                     weights.matrix(prefix + "k", o.qk_type, kv_rows, o.width),
+                                     weights.matrix(prefix + "v", o.type, kv_rows, o.width)});
+  const ValueId q = b.rope(qkv[0], rope, o.head_dim, RopePairing::kAdjacent);
+  const ValueId k = b.rope(qkv[1], rope, o.head_dim, RopePairing::kAdjacent);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(o.head_dim));
+  const ValueId attended = b.update_and_attend(
+      q, k, qkv[2], {layer, o.num_heads, o.num_kv_heads, o.head_dim, scale, 0.0f, kNoWeight});
+  const auto projected =
+      b.linear(attended, {weights.matrix(prefix + "o", o.type, o.width, q_rows)});
+  x = b.add(x, projected[0]);
+  const ValueId ff_in = b.rms_norm(x, weights.norm(prefix + "ffn_norm", o.width), 1e-5f);
+  const auto gate_up =
+      b.linear(ff_in, {weights.matrix(prefix + "gate", o.type, o.ff_width, o.width),
+                       weights.matrix(prefix + "up", o.type, o.ff_width, o.width)});
+  const ValueId hidden = b.mul(b.silu(gate_up[0]), gate_up[1]);
+  const auto down =
+      b.linear(hidden, {weights.matrix(prefix + "down", o.type, o.width, o.ff_width)});
+  return b.add(x, down[0]);
+}
+
+}  // namespace
+
+std::vector<std::byte> random_matrix(WeightType type, int32_t rows, int32_t columns,
+                                     uint64_t seed) {
+  const auto size = canonical_bytes(type, rows, columns);
+  CHORUS_CHECK(size.has_value());
+  std::vector<std::byte> bytes(*size);
+  RandomStream random(seed);
+  const double amplitude =
+      std::sqrt(3.0 / columns);  // of a uniform value: deviation 1/sqrt(columns)
+  if (type == WeightType::kF32) {
+    for (size_t i = 0; i < bytes.size(); i += 4) {
+      const auto value = static_cast<float>((2.0 * random.unit() - 1.0) * amplitude);
+      std::memcpy(bytes.data() + i, &value, sizeof value);
+    }
+    return bytes;
+  }
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random.next() & 0xff);
+  const double largest_quant = type == WeightType::kQ8_0 ? 128.0 : 8.0;
+  const int exponent = std::ilogb(amplitude / largest_quant);
+  for (size_t at = 0; at < bytes.size(); at += canonical_block_bytes(type)) {
+    const uint32_t scale = random_half(random, exponent);
+    write_half(bytes.data() + at, scale);
+    // The minimum is -8 * scale: three up in the exponent, and the sign.
+    if (type == WeightType::kQ4_1)
+      write_half(bytes.data() + at + 2, 0x8000u | (scale + (3u << 10)));
+  }
+  return bytes;
+}
+
+ProgramBuilder tiny_builder(const TinyOptions& o) {
+  ProgramBuilder b;
+  b.facts.architecture = "llama";
+  b.facts.name = "tiny";
+  b.facts.context = o.context;
+  b.facts.vocabulary = o.vocabulary;
+  b.facts.methods = {{"forward", 1, o.max_tokens, 0}};
+  if (o.tokenizer) {
+    b.facts.tokenizer.model = "gpt2";
+    b.facts.tokenizer.eos = 0;
+    b.facts.tokens.strings = numbered_tokens(o.vocabulary);
+    b.facts.merges.strings = {"< 0", "<0 >"};
+    b.facts.chat_template = kTemplate;
+  }
+  RandomWeights weights(b, o.seed);
+  const int32_t full_group = b.add_group({0});
+  const int32_t window_group = o.window > 0 ? b.add_group({o.window}) : full_group;
+  const int32_t rope = b.add_rope({10000.0, o.head_dim, {}});
+  const WeightId table = weights.matrix("embed", o.embed_type, o.vocabulary, o.width);
+  ValueId x = b.embed(table);
+  for (int32_t i = 0; i < o.num_layers; ++i) {
+    x = add_layer(b, weights, o, i, i % 2 == 1 ? window_group : full_group, rope, x);
+  }
+  x = b.select_rows(x);
+  x = b.rms_norm(x, weights.norm("output_norm", o.width), 1e-5f);
+  const WeightId head =
+      o.tied ? table : weights.matrix("head", o.embed_type, o.vocabulary, o.width);
+  b.linear(x, {head});
+  return b;
+}
+
+Program tiny_program(const TinyOptions& options) {
+  auto program = tiny_builder(options).build();
+  CHORUS_CHECK(program.ok());
+  return std::move(program).value();
+}
+
+}  // namespace chorus
