@@ -40,7 +40,8 @@ struct SamplingParams {
   uint32_t choice = 0;        // which of several continuations of one prompt this is
   bool logprobs = false;      // report the logprob and rank of each sampled token
   int32_t num_likeliest = 0;  // and of so many likeliest tokens; 0 to kMaxLikeliest
-  std::shared_ptr<TokenConstraint> constraint;  // owners: the session's policy and whoever made it
+  std::shared_ptr<TokenConstraint> constraint =
+      nullptr;  // owners: the session's policy and whoever made it
 };
 inline constexpr int32_t kMaxLikeliest = 64;
 
