@@ -21,9 +21,9 @@ Status check_given(const char* field, int32_t value) {
 Result<SchedulerLimits> DecodeFirstScheduler::derive(const SchedulerLimits& given) {
   CHORUS_RETURN_IF_ERROR(check_given("max_batch_tokens", given.max_batch_tokens));
   CHORUS_RETURN_IF_ERROR(check_given("max_decode_sequences", given.max_decode_sequences));
-  CHORUS_RETURN_IF_ERROR(check_given("max_prefill_chunk", given.max_prefill_chunk));
+  CHORUS_RETURN_IF_ERROR(check_given("prefill_chunk", given.prefill_chunk));
   const int64_t given_tokens = given.max_batch_tokens;
-  const int64_t given_chunk = given.max_prefill_chunk;
+  const int64_t given_chunk = given.prefill_chunk;
   int64_t decodes = given.max_decode_sequences;
   if (decodes == 0) {
     decodes = kDefaultDecodes;
@@ -36,7 +36,7 @@ Result<SchedulerLimits> DecodeFirstScheduler::derive(const SchedulerLimits& give
       given_tokens > 0 ? given_tokens : decodes + (given_chunk > 0 ? given_chunk : kDefaultChunk);
   if (tokens > std::numeric_limits<int32_t>::max())
     return invalid_argument(
-        "max_prefill_chunk",
+        "prefill_chunk",
         "expected at most 2147483647 tokens in a step, found " + std::to_string(tokens));
   if (decodes >= tokens)
     return invalid_argument("max_batch_tokens", "expected more than max_decode_sequences (" +
@@ -45,13 +45,13 @@ Result<SchedulerLimits> DecodeFirstScheduler::derive(const SchedulerLimits& give
   const int64_t chunk =
       given_chunk > 0 ? given_chunk : std::min<int64_t>(kDefaultChunk, tokens - decodes);
   if (chunk > tokens - decodes)
-    return invalid_argument("max_prefill_chunk",
+    return invalid_argument("prefill_chunk",
                             "expected at most max_batch_tokens - max_decode_sequences (" +
                                 std::to_string(tokens - decodes) + "), found " +
                                 std::to_string(chunk));
   return SchedulerLimits{.max_batch_tokens = static_cast<int32_t>(tokens),
                          .max_decode_sequences = static_cast<int32_t>(decodes),
-                         .max_prefill_chunk = static_cast<int32_t>(chunk)};
+                         .prefill_chunk = static_cast<int32_t>(chunk)};
 }
 
 Result<std::unique_ptr<DecodeFirstScheduler>> DecodeFirstScheduler::create(
@@ -62,7 +62,7 @@ Result<std::unique_ptr<DecodeFirstScheduler>> DecodeFirstScheduler::create(
 
 bool DecodeFirstScheduler::is_acceptable(const Task& task) const {
   if (task.input.size <= 0 || task.blocks < 0) return false;
-  return task.is_decode ? task.input.size == 1 : task.input.size <= limits_.max_prefill_chunk;
+  return task.is_decode ? task.input.size == 1 : task.input.size <= limits_.prefill_chunk;
 }
 
 bool DecodeFirstScheduler::claim_id(TaskId id) {

@@ -40,7 +40,7 @@ struct StepBudget {
 struct SchedulerLimits {
   int32_t max_batch_tokens = 0;
   int32_t max_decode_sequences = 0;
-  int32_t max_prefill_chunk = 0;
+  int32_t prefill_chunk = 0;
   friend bool operator==(const SchedulerLimits&, const SchedulerLimits&) = default;
 };
 
@@ -51,7 +51,7 @@ struct SchedulerLimits {
 // session has at most one decode, and then no chunk; (d) the tokens are at most the budget's and
 // the decodes at most the budget's; (e) the blocks needed are at most those free in every group.
 //
-// No starvation: decodes leave room for a full chunk (max_prefill_chunk <= max_batch_tokens -
+// No starvation: decodes leave room for a full chunk (prefill_chunk <= max_batch_tokens -
 // max_decode_sequences), sessions that were served go to the back of the rotation, and once a task
 // is passed over for want of blocks, none behind it takes any in that batch.
 //
@@ -73,7 +73,7 @@ class DecodeFirstScheduler {
   }
 
   // All or nothing; false: nothing was queued and `tasks` is as it was. Refused: an empty input, a
-  // decode wider than one token, a chunk above max_prefill_chunk, negative blocks, and an id that
+  // decode wider than one token, a chunk above prefill_chunk, negative blocks, and an id that
   // is queued already or twice in `tasks`. The tasks are moved from.
   bool submit(std::span<Task> tasks);
 

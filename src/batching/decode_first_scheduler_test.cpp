@@ -37,9 +37,8 @@ Task chunk(uint64_t id, uint64_t session_number, int32_t size, bool produce_outp
 }
 
 std::unique_ptr<DecodeFirstScheduler> make(int32_t tokens, int32_t decodes, int32_t chunk_size) {
-  auto scheduler = DecodeFirstScheduler::create({.max_batch_tokens = tokens,
-                                                 .max_decode_sequences = decodes,
-                                                 .max_prefill_chunk = chunk_size});
+  auto scheduler = DecodeFirstScheduler::create(
+      {.max_batch_tokens = tokens, .max_decode_sequences = decodes, .prefill_chunk = chunk_size});
   EXPECT_TRUE(scheduler.ok()) << scheduler.status().to_string();
   return std::move(scheduler).value();
 }
@@ -76,26 +75,26 @@ TEST(DecodeFirstScheduler, LimitsAreCheckedAndDerived) {
       {{.max_batch_tokens = 2}, {2, 1, 1}, ""},
       {{.max_batch_tokens = 1}, {}, "max_batch_tokens"},
       {{.max_decode_sequences = 4}, {516, 4, 512}, ""},
-      {{.max_prefill_chunk = 7}, {39, 32, 7}, ""},
-      {{.max_batch_tokens = 10, .max_prefill_chunk = 7}, {10, 3, 7}, ""},
-      {{.max_batch_tokens = 10, .max_prefill_chunk = 9}, {10, 1, 9}, ""},
-      {{.max_batch_tokens = 10, .max_prefill_chunk = 10}, {}, "max_prefill_chunk"},
+      {{.prefill_chunk = 7}, {39, 32, 7}, ""},
+      {{.max_batch_tokens = 10, .prefill_chunk = 7}, {10, 3, 7}, ""},
+      {{.max_batch_tokens = 10, .prefill_chunk = 9}, {10, 1, 9}, ""},
+      {{.max_batch_tokens = 10, .prefill_chunk = 10}, {}, "prefill_chunk"},
       {{.max_batch_tokens = 10, .max_decode_sequences = 9}, {10, 9, 1}, ""},
       {{.max_batch_tokens = 10, .max_decode_sequences = 10}, {}, "max_batch_tokens"},
-      {{.max_decode_sequences = 3, .max_prefill_chunk = 5}, {8, 3, 5}, ""},
+      {{.max_decode_sequences = 3, .prefill_chunk = 5}, {8, 3, 5}, ""},
       {{10, 4, 6}, {10, 4, 6}, ""},  // chunk == budget - cap
-      {{10, 4, 7}, {}, "max_prefill_chunk"},
+      {{10, 4, 7}, {}, "prefill_chunk"},
       {{-1, 0, 0}, {}, "max_batch_tokens"},
       {{0, -2, 0}, {}, "max_decode_sequences"},
-      {{0, 0, -3}, {}, "max_prefill_chunk"},
-      {{0, kMaxInt, kMaxInt}, {}, "max_prefill_chunk"},
-      {{0, 1, kMaxInt}, {}, "max_prefill_chunk"},
+      {{0, 0, -3}, {}, "prefill_chunk"},
+      {{0, kMaxInt, kMaxInt}, {}, "prefill_chunk"},
+      {{0, 1, kMaxInt}, {}, "prefill_chunk"},
       {{kMaxInt, 1, kMaxInt - 1}, {kMaxInt, 1, kMaxInt - 1}, ""},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(std::to_string(c.given.max_batch_tokens) + " " +
                  std::to_string(c.given.max_decode_sequences) + " " +
-                 std::to_string(c.given.max_prefill_chunk));
+                 std::to_string(c.given.prefill_chunk));
     const auto scheduler = DecodeFirstScheduler::create(c.given);
     ASSERT_EQ(scheduler.ok(), c.field.empty());
     if (!scheduler.ok()) {
@@ -237,7 +236,7 @@ class NaiveScheduler {
     for (const Task& task : queue_) ids.insert(task.id);
     for (const Task& task : tasks) {
       if (!ids.insert(task.id).second || task.input.size < 1) return false;
-      if (task.input.size > (task.is_decode ? 1 : limits_.max_prefill_chunk)) return false;
+      if (task.input.size > (task.is_decode ? 1 : limits_.prefill_chunk)) return false;
     }
     for (Task task : tasks) {
       task.order = ++order_;
