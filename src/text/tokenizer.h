@@ -1,0 +1,120 @@
+// Text to token ids and back, for vocabularies in the form that GGUF files hold them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+struct ChorusTextTokenizer;
+
+namespace chorus::text {
+
+// Values of tokenizer.ggml.token_type.
+enum TokenType : int32_t {
+  kNormalToken = 1,
+  kUnknownToken = 2,
+  kControlToken = 3,
+  kUserDefinedToken = 4,
+  kUnusedToken = 5,
+  kByteToken = 6,
+};
+
+// The keys tokenizer.ggml.* of a GGUF file, as they stand there. Not checked; Tokenizer::create
+// does.
+struct Vocabulary {
+  std::string model = {};                 // "gpt2": byte-level BPE
+  std::string pre_tokenizer = {};         // how text is cut into words: "smollm", "gpt-2"
+  std::vector<std::string> tokens = {};   // UTF-8; normal tokens in GPT-2's byte symbols
+  std::vector<std::string> merges = {};   // "left right", best rank first
+  std::vector<int32_t> token_types = {};  // TokenType, one per token; empty: all normal
+  int32_t bos_id = -1;                    // -1: none
+  int32_t eos_id = -1;
+  int32_t unknown_id = -1;
+  int32_t padding_id = -1;
+  bool add_bos = false;  // begin an encoded text with bos_id
+  bool add_eos = false;  // end it with eos_id
+  bool add_space_prefix = false;
+};
+
+struct EncodeOptions {
+  // Recognise control and unknown tokens ("<|im_start|>") in the text. User-defined ones always
+  // are. Leave it off for text that a user wrote.
+  bool parse_special = false;
+  // Add BOS and EOS where the vocabulary says so (add_bos, add_eos).
+  bool add_special = true;
+  // Refuse text of which a byte would be lost (see encode), in place of dropping the byte.
+  bool refuse_lossy = false;
+};
+
+struct DecodeOptions {
+  bool skip_special = false;  // leave control and unknown tokens out
+};
+
+// Invariant: immutable after create(). Thread: any, several at a time.
+//
+// The same ids as llama.cpp's tokenizer for valid UTF-8, as far as known. Added tokens are found
+// leftmost first, then longest, as in Hugging Face tokenizers.
+class Tokenizer {
+ public:
+  // The vocabulary is copied. Errors: kUnimplemented names a model or pre-tokenizer that is not
+  // offered ("tokenizer.model", "tokenizer.pre"); kDataLoss names what is malformed
+  // ("tokenizer.tokens[7]", "tokenizer.merges[3]", "tokenizer.bos_token_id", ...): no tokens, an
+  // empty or repeated token, a merge of unknown tokens, ids out of range, lists of unequal length.
+  static Result<std::unique_ptr<Tokenizer>> create(const Vocabulary& vocabulary);
+
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  ~Tokenizer();
+
+  // Any bytes may come, NUL among them. Bytes that are no valid UTF-8 are encoded as themselves
+  // (where llama.cpp puts U+FFFD), and count as punctuation where words are cut. A vocabulary may
+  // lack the token of a byte (SmolLM2's has none for 21 of them: six control characters, the bytes
+  // of planes 4 to 11, and bytes that UTF-8 never uses): such a byte is dropped, as the model's own
+  // tokenizer does, or refused (refuse_lossy) with kInvalidArgument on "prompt". Otherwise
+  // decode(encode(text)) == text, but for BOS and EOS.
+  // Cost: O(n log n) in the length of the longest word.
+  Result<std::vector<int32_t>> encode(std::string_view text,
+                                      const EncodeOptions& options = {}) const;
+
+  // The exact bytes. Errors: kInvalidArgument on "tokens[i]" for an id out of the vocabulary.
+  Result<std::string> decode(std::span<const int32_t> ids, const DecodeOptions& options = {}) const;
+
+  // The bytes of one token, valid as long as the tokenizer. A token may be part of a character.
+  // Errors: kInvalidArgument on "token".
+  Result<std::string_view> piece(int32_t id) const;
+
+  int32_t vocabulary_size() const { return vocabulary_size_; }
+  bool is_valid(int32_t id) const { return id >= 0 && id < vocabulary_size_; }
+  // Whether the token is a control or unknown token. False for ids out of the vocabulary.
+  bool is_special(int32_t id) const;
+
+  // -1: the vocabulary names none.
+  int32_t bos_id() const { return bos_id_; }
+  int32_t eos_id() const { return eos_id_; }
+  bool adds_bos() const { return adds_bos_; }
+
+ private:
+  struct Deleter {
+    void operator()(ChorusTextTokenizer* tokenizer) const;
+  };
+  using Handle = std::unique_ptr<ChorusTextTokenizer, Deleter>;
+
+  Tokenizer(Handle handle, const Vocabulary& vocabulary);
+  std::string_view piece_of(int32_t id) const;
+
+  Handle handle_;
+  int32_t vocabulary_size_;
+  int32_t bos_id_;
+  int32_t eos_id_;
+  bool adds_bos_;
+  std::vector<bool> is_special_;          // [vocabulary_size]
+  const char* piece_bytes_ = nullptr;     // of handle_
+  const uint64_t* piece_ends_ = nullptr;  // [vocabulary_size + 1], of handle_
+};
+
+}  // namespace chorus::text

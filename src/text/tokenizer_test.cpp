@@ -1,0 +1,296 @@
+#include "text/tokenizer.h"
+
+#include <array>
+#include <gtest/gtest.h>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "text/rust_border.h"
+
+namespace chorus::text {
+namespace {
+
+// GPT-2's table of byte symbols, as UTF-8.
+std::array<std::string, 256> byte_symbols() {
+  std::array<std::string, 256> symbols;
+  uint32_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+    const uint32_t c = printable ? byte : next++;
+    std::string& symbol = symbols[byte];
+    if (c < 0x80) {
+      symbol = {static_cast<char>(c)};
+    } else {
+      symbol = {static_cast<char>(0xc0 | (c >> 6)), static_cast<char>(0x80 | (c & 0x3f))};
+    }
+  }
+  return symbols;
+}
+
+std::string in_symbols(std::string_view bytes) {
+  static const std::array<std::string, 256> kSymbols = byte_symbols();
+  std::string text;
+  for (const char byte : bytes) text += kSymbols[static_cast<uint8_t>(byte)];
+  return text;
+}
+
+constexpr int32_t kFirstByte = 4;  // id of the token of byte 0
+
+// Control tokens 0 to 2, a user-defined one, the 256 bytes, then one token per merge.
+Vocabulary small_vocabulary() {
+  Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre_tokenizer = "smollm";
+  vocabulary.tokens = {"<|end|>", "<|start|>", "<unk>", "<tool>"};
+  vocabulary.token_types = {kControlToken, kControlToken, kUnknownToken, kUserDefinedToken};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.tokens.push_back(in_symbols(std::string(1, static_cast<char>(byte))));
+  }
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"h", "e"},   {"l", "l"}, {"he", "ll"}, {"hell", "o"},    {" ", "w"},   {"o", "r"},
+      {" w", "or"}, {" ", " "}, {"1", "2"},   {"\xc3", "\xa9"}, {"\r", "\n"}, {"'", "s"}};
+  for (const auto& [left, right] : merges) {
+    vocabulary.merges.push_back(in_symbols(left) + " " + in_symbols(right));
+    vocabulary.tokens.push_back(in_symbols(left + right));
+  }
+  vocabulary.token_types.resize(vocabulary.tokens.size(), kNormalToken);
+  vocabulary.bos_id = 1;
+  vocabulary.eos_id = 0;
+  vocabulary.unknown_id = 2;
+  return vocabulary;
+}
+
+std::unique_ptr<Tokenizer> create_or_die(const Vocabulary& vocabulary) {
+  auto created = Tokenizer::create(vocabulary);
+  EXPECT_TRUE(created.ok()) << created.status().to_string();
+  return std::move(created).value();
+}
+
+// The pieces of the encoded text, to read a failure easily.
+std::vector<std::string> pieces(const Tokenizer& tokenizer, std::string_view text,
+                                const EncodeOptions& options = {}) {
+  auto ids = tokenizer.encode(text, options);
+  EXPECT_TRUE(ids.ok()) << ids.status().to_string();
+  std::vector<std::string> result;
+  for (const int32_t id : *ids) result.emplace_back(*tokenizer.piece(id));
+  return result;
+}
+
+using Pieces = std::vector<std::string>;
+
+TEST(Tokenizer, MergesByRankWithinWords) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  EXPECT_EQ(pieces(*tokenizer, "hello world"), (Pieces{"hello", " wor", "l", "d"}));
+  EXPECT_EQ(pieces(*tokenizer, "it's"), (Pieces{"i", "t", "'s"}));
+  EXPECT_EQ(pieces(*tokenizer, ""), Pieces{});
+}
+
+TEST(Tokenizer, LeavesTheLastSpaceToTheWordAfterIt) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  EXPECT_EQ(pieces(*tokenizer, "a   wor"), (Pieces{"a", "  ", " wor"}));
+  EXPECT_EQ(pieces(*tokenizer, "a   "), (Pieces{"a", "  ", " "}));
+  EXPECT_EQ(pieces(*tokenizer, "\r\na"), (Pieces{"\r", "\n", "a"}));
+  EXPECT_EQ(pieces(*tokenizer, "\r\n"), (Pieces{"\r\n"}));
+}
+
+TEST(Tokenizer, SmollmGivesEachDigitItsOwnWord) {
+  Vocabulary vocabulary = small_vocabulary();
+  EXPECT_EQ(pieces(*create_or_die(vocabulary), "12 12"), (Pieces{"1", "2", " ", "1", "2"}));
+  vocabulary.pre_tokenizer = "gpt-2";
+  EXPECT_EQ(pieces(*create_or_die(vocabulary), "12 12"), (Pieces{"12", " ", "12"}));
+}
+
+TEST(Tokenizer, FindsControlTokensOnlyWhenAsked) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  const auto ids = tokenizer->encode("hello<|end|>he", {.parse_special = true});
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->size(), 3u);
+  EXPECT_EQ((*ids)[1], 0);
+  const auto plain = tokenizer->encode("hello<|end|>he");
+  for (const int32_t id : *plain) EXPECT_GE(id, kFirstByte);
+  EXPECT_EQ(*tokenizer->decode(*plain), "hello<|end|>he");
+}
+
+TEST(Tokenizer, AlwaysFindsUserDefinedTokens) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  EXPECT_EQ(pieces(*tokenizer, "he<tool>he"), (Pieces{"he", "<tool>", "he"}));
+}
+
+TEST(Tokenizer, AddsBosAndEosAsTheVocabularySays) {
+  Vocabulary vocabulary = small_vocabulary();
+  vocabulary.add_bos = true;
+  EXPECT_EQ(*create_or_die(vocabulary)->encode(""), std::vector<int32_t>{1});
+  vocabulary.add_eos = true;
+  EXPECT_EQ(*create_or_die(vocabulary)->encode(""), (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(*create_or_die(vocabulary)->encode("", {.add_special = false}), std::vector<int32_t>{});
+}
+
+TEST(Tokenizer, GivesBackAllBytes) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  std::mt19937 random(7);
+  const std::string common = "he llo\xc3\xa9\xf0\x9f\x98\x80 12\r\n'";
+  for (int round = 0; round < 2000; ++round) {
+    SCOPED_TRACE("seed 7, round " + std::to_string(round));
+    std::string text;
+    for (size_t length = random() % 40; length > 0; --length) {
+      text.push_back(random() % 2 ? static_cast<char>(random() % 256)
+                                  : common[random() % common.size()]);
+    }
+    const auto ids = tokenizer->encode(text, {.refuse_lossy = true});
+    ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+    ASSERT_EQ(*tokenizer->decode(*ids), text);
+  }
+}
+
+TEST(Tokenizer, EncodesInvalidUtf8AsItsBytes) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  const std::string text("a\xff\0b\xc3", 5);
+  std::vector<int32_t> expected;
+  for (const char byte : text) expected.push_back(kFirstByte + static_cast<uint8_t>(byte));
+  EXPECT_EQ(*tokenizer->encode(text), expected);
+}
+
+TEST(Tokenizer, DropsOrRefusesBytesWithoutToken) {
+  Vocabulary vocabulary = small_vocabulary();
+  vocabulary.tokens[kFirstByte + 4] = "[free]";
+  const auto tokenizer = create_or_die(vocabulary);
+  // Nothing merges across the place of the byte.
+  EXPECT_EQ(pieces(*tokenizer, "l\x04ll"), (Pieces{"l", "ll"}));
+  const auto refused = tokenizer->encode("<tool>l\x04ll", {.refuse_lossy = true});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status(),
+            invalid_argument("prompt", "byte 0x04 at 7 has no token in this vocabulary"));
+}
+
+TEST(Tokenizer, DecodesAndSkipsSpecialTokens) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  const std::vector<int32_t> ids = {1, kFirstByte + 'h', 2, 3, 0};
+  EXPECT_EQ(*tokenizer->decode(ids), "<|start|>h<unk><tool><|end|>");
+  EXPECT_EQ(*tokenizer->decode(ids, {.skip_special = true}), "h<tool>");
+  EXPECT_TRUE(tokenizer->is_special(1));
+  EXPECT_FALSE(tokenizer->is_special(3));
+  EXPECT_FALSE(tokenizer->is_special(-1));
+}
+
+TEST(Tokenizer, NamesIdsOutOfTheVocabulary) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  const int32_t size = tokenizer->vocabulary_size();
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{0, size}).status().field(), "tokens[1]");
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{-1}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(tokenizer->piece(size).status().field(), "token");
+}
+
+TEST(Tokenizer, EncodesOnSeveralThreads) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "hello wor" + std::to_string(i) + " \xc3\xa9";
+  const auto expected = *tokenizer->encode(text);
+  std::vector<std::thread> threads;
+  std::array<bool, 4> same = {};
+  for (size_t t = 0; t < same.size(); ++t) {
+    threads.emplace_back([&, t] {
+      same[t] = true;
+      for (int i = 0; i < 20; ++i) same[t] = same[t] && *tokenizer->encode(text) == expected;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(same, (std::array<bool, 4>{true, true, true, true}));
+}
+
+TEST(Tokenizer, EncodesVeryLongWords) {
+  const auto tokenizer = create_or_die(small_vocabulary());
+  for (const std::string& unit : {std::string("l"), std::string(" "), std::string("."),
+                                  std::string("1"), std::string("\xc3\xa9"), std::string("\xff")}) {
+    std::string text;
+    while (text.size() < 300'000) text += unit;
+    text += "x";
+    const auto ids = tokenizer->encode(text);
+    ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+    EXPECT_EQ(*tokenizer->decode(*ids), text);
+  }
+}
+
+struct BadVocabulary {
+  const char* field;
+  Code code;
+  void (*spoil)(Vocabulary&);
+};
+
+TEST(Tokenizer, RefusesMalformedVocabularies) {
+  const std::vector<BadVocabulary> cases = {
+      {"tokenizer.model", Code::kUnimplemented, [](Vocabulary& v) { v.model = "llama"; }},
+      {"tokenizer.pre", Code::kUnimplemented, [](Vocabulary& v) { v.pre_tokenizer = "qwen2"; }},
+      {"tokenizer.pre", Code::kUnimplemented, [](Vocabulary& v) { v.pre_tokenizer = ""; }},
+      {"tokenizer.add_space_prefix", Code::kUnimplemented,
+       [](Vocabulary& v) { v.add_space_prefix = true; }},
+      {"tokenizer.tokens", Code::kDataLoss,
+       [](Vocabulary& v) { v = {.model = "gpt2", .pre_tokenizer = "smollm"}; }},
+      {"tokenizer.tokens[9]", Code::kDataLoss, [](Vocabulary& v) { v.tokens[9] = v.tokens[5]; }},
+      {"tokenizer.tokens[6]", Code::kDataLoss, [](Vocabulary& v) { v.tokens[6] = ""; }},
+      {"tokenizer.tokens[6]", Code::kDataLoss, [](Vocabulary& v) { v.tokens[6] = "\xff"; }},
+      {"tokenizer.tokens[6]", Code::kDataLoss,
+       [](Vocabulary& v) {
+         v.tokens[6] = "<0x-1>";
+         v.token_types[6] = kByteToken;
+       }},
+      {"tokenizer.token_type", Code::kDataLoss, [](Vocabulary& v) { v.token_types.pop_back(); }},
+      {"tokenizer.token_type[3]", Code::kDataLoss, [](Vocabulary& v) { v.token_types[3] = 9; }},
+      {"tokenizer.merges[2]", Code::kDataLoss, [](Vocabulary& v) { v.merges[2] = "x? y"; }},
+      {"tokenizer.merges[2]", Code::kDataLoss, [](Vocabulary& v) { v.merges[2] = "x y"; }},
+      {"tokenizer.merges[0]", Code::kDataLoss, [](Vocabulary& v) { v.merges[0] = "he"; }},
+      {"tokenizer.merges[0]", Code::kDataLoss, [](Vocabulary& v) { v.merges[0] = "h e l"; }},
+      {"tokenizer.merges[0]", Code::kDataLoss, [](Vocabulary& v) { v.merges[0] = " he"; }},
+      {"tokenizer.bos_token_id", Code::kDataLoss, [](Vocabulary& v) { v.bos_id = 1'000'000; }},
+      {"tokenizer.eos_token_id", Code::kDataLoss, [](Vocabulary& v) { v.eos_id = -2; }},
+      {"tokenizer.unknown_token_id", Code::kDataLoss, [](Vocabulary& v) { v.unknown_id = 9999; }},
+      {"tokenizer.padding_token_id", Code::kDataLoss, [](Vocabulary& v) { v.padding_id = 9999; }},
+      {"tokenizer.bos_token_id", Code::kDataLoss,
+       [](Vocabulary& v) {
+         v.bos_id = -1;
+         v.add_bos = true;
+       }},
+  };
+  for (const BadVocabulary& bad : cases) {
+    SCOPED_TRACE(bad.field);
+    Vocabulary vocabulary = small_vocabulary();
+    bad.spoil(vocabulary);
+    const auto created = Tokenizer::create(vocabulary);
+    ASSERT_FALSE(created.ok());
+    EXPECT_EQ(created.status().field(), bad.field) << created.status().to_string();
+    EXPECT_EQ(created.status().code(), bad.code);
+  }
+}
+
+TEST(Tokenizer, SurvivesRandomDamage) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE("seed 11, round " + std::to_string(round));
+    Vocabulary vocabulary = small_vocabulary();
+    for (int spot = 0; spot < 3; ++spot) {
+      auto& list = random() % 2 ? vocabulary.tokens : vocabulary.merges;
+      std::string& text = list[random() % list.size()];
+      const size_t at = random() % (text.size() + 1);
+      text.insert(at, 1, static_cast<char>(random() % 256));
+      vocabulary.token_types[random() % vocabulary.token_types.size()] =
+          static_cast<int32_t>(random() % 8);
+    }
+    const auto created = Tokenizer::create(vocabulary);
+    if (created.ok()) {
+      const auto ids = (*created)->encode("hello <tool> wor\xff 12");
+      ASSERT_TRUE(ids.ok()) << ids.status().to_string();
+      ASSERT_TRUE((*created)->decode(*ids).ok());
+    } else {
+      EXPECT_EQ(created.status().code(), Code::kDataLoss) << created.status().to_string();
+    }
+  }
+}
+
+TEST(RustBorder, TurnsAPanicIntoAnError) {
+  BorderError error;
+  const Status status = error.status(chorus_text_provoke_panic(error.sink()));
+  EXPECT_EQ(status, internal_error("text", "panic: provoked"));
+}
+
+}  // namespace
+}  // namespace chorus::text
