@@ -1,0 +1,174 @@
+#include "batching/session_executor.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "batching/select_rows.h"
+
+namespace chorus {
+namespace {
+
+Status check_at_least(const std::string& field, int64_t least, int64_t found) {
+  if (found >= least) return {};
+  return invalid_argument(
+      field, "expected at least " + std::to_string(least) + ", found " + std::to_string(found));
+}
+
+Status check_groups(const ModuleInfo& info) {
+  std::vector<int32_t> layers;
+  for (size_t group = 0; group < info.groups.size(); ++group) {
+    const LayerGroupInfo& each = info.groups[group];
+    const std::string field = "groups[" + std::to_string(group) + "].";
+    CHORUS_RETURN_IF_ERROR(check_at_least(field + "bytes_per_cell", 1, each.bytes_per_cell));
+    CHORUS_RETURN_IF_ERROR(
+        check_at_least(field + "layers", 1, static_cast<int64_t>(each.layers.size())));
+    for (const int32_t layer : each.layers) {
+      CHORUS_RETURN_IF_ERROR(check_at_least(field + "layers", 0, layer));
+      if (std::find(layers.begin(), layers.end(), layer) != layers.end()) {
+        return invalid_argument(field + "layers", "expected each layer in one group, found layer " +
+                                                      std::to_string(layer) + " twice");
+      }
+      layers.push_back(layer);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
+    const ModuleInfo& info, const SessionExecutorOptions& options) {
+  CHORUS_RETURN_IF_ERROR(check_groups(info));
+  CHORUS_RETURN_IF_ERROR(check_at_least("context", 1, info.context));
+  CHORUS_RETURN_IF_ERROR(check_at_least("max_session_tokens", 1, options.max_session_tokens));
+  if (options.max_session_tokens > info.context) {
+    return invalid_argument("max_session_tokens", "expected at most " +
+                                                      std::to_string(info.context) +
+                                                      ", the program's context, found " +
+                                                      std::to_string(options.max_session_tokens));
+  }
+  SessionTableOptions table;
+  table.max_sessions = options.max_sessions;
+  table.vocabulary = info.vocabulary;
+  table.kv.block_size = info.block_size;
+  table.kv.max_sequence_tokens = options.max_session_tokens;
+  for (const LayerGroupInfo& group : info.groups) {
+    table.kv.groups.push_back({group.policy, group.num_blocks});
+  }
+  return SessionTable::create(table);
+}
+
+SessionExecutor::SessionExecutor(Module& module, std::unique_ptr<SessionTable> sessions)
+    : module_(module), sessions_(std::move(sessions)) {
+  method_forwards_.assign(module.info().methods.size(), 0);
+}
+
+Status SessionExecutor::initialize() { return {}; }
+
+ExecutorInfo SessionExecutor::info() const {
+  ExecutorInfo info;
+  info.vocabulary = module_.info().vocabulary;
+  info.max_sessions = sessions_->options().max_sessions;
+  info.max_session_tokens = sessions_->options().kv.max_sequence_tokens;
+  for (const MethodInfo& method : module_.info().methods) {
+    info.preferred_batch_tokens = std::max(info.preferred_batch_tokens, method.max_tokens);
+  }
+  info.block_size = module_.info().block_size;
+  return info;
+}
+
+Result<SessionId> SessionExecutor::open(const SessionOptions& options) {
+  return sessions_->open(options);
+}
+
+void SessionExecutor::close(SessionId session) { sessions_->close(session); }
+
+Result<SessionId> SessionExecutor::clone(SessionId source, Position upto) {
+  return sessions_->clone(source, upto);
+}
+
+Status SessionExecutor::set_sampling(SessionId session, const SamplingParams& params) {
+  return sessions_->set_sampling(session, params);
+}
+
+Result<Position> SessionExecutor::length(SessionId session) const {
+  return sessions_->length(session);
+}
+
+bool SessionExecutor::can_admit(std::span<const SessionDemand> demands) const {
+  return sessions_->can_admit(demands);
+}
+
+Status SessionExecutor::truncate(SessionId session, Position length) {
+  return sessions_->truncate(session, length);
+}
+
+Status SessionExecutor::execute(std::span<const BatchInput> batch, BatchOutput& output) {
+  output.clear();
+  CHORUS_RETURN_IF_ERROR(sessions_->pack(batch, packed_));
+  if (packed_.step.num_rows() > 0) {
+    Status status = run_step();
+    if (status.ok()) status = module_.reduce_rows(packed_.specs, packed_.results, output.likeliest);
+    if (!status.ok()) {
+      sessions_->abort(packed_);
+      output.clear();
+      return status;
+    }
+    ++steps_;
+  }
+  sessions_->finish(packed_, output);
+  return {};
+}
+
+Status SessionExecutor::run_step() {
+  const std::vector<MethodInfo>& methods = module_.info().methods;
+  CHORUS_RETURN_IF_ERROR(module_.begin(packed_.step));
+  plan_forwards(packed_.step.num_rows(), forwards_);
+  for (const Forward& forward : forwards_) {
+    const auto method = static_cast<size_t>(forward.method);
+    const Slice slice{forward.row_begin, forward.row_count,
+                      select_rows(packed_.wanted, forward.row_begin, forward.row_count,
+                                  methods[method].min_wanted, selected_)};
+    ++method_forwards_[method];
+    CHORUS_RETURN_IF_ERROR(module_.run(forward.method, slice, packed_.not_finite));
+  }
+  return {};
+}
+
+Result<Position> SessionExecutor::attach_prefix(SessionId, std::span<const TokenId>) {
+  return unimplemented("attach_prefix", "there is no prefix index");
+}
+
+Status SessionExecutor::release(SessionId) {
+  return unimplemented("release", "sessions keep their blocks until they are closed");
+}
+
+Status SessionExecutor::save(SessionId, ByteSink&) {
+  return unimplemented("save", "sessions cannot be saved");
+}
+
+Result<SessionId> SessionExecutor::load(ByteSource&) {
+  return unimplemented("load", "sessions cannot be loaded");
+}
+
+Usage SessionExecutor::usage() const {
+  const ModuleInfo& module = module_.info();
+  Usage usage;
+  for (size_t group = 0; group < module.groups.size(); ++group) {
+    const LayerGroupInfo& each = module.groups[group];
+    const KvGroupUsage blocks = sessions_->books().usage(static_cast<int32_t>(group));
+    usage.groups.push_back({each.policy.window, static_cast<int32_t>(each.layers.size()),
+                            each.bytes_per_cell * module.block_size, blocks.blocks_total,
+                            blocks.blocks_free, 0, blocks.blocks_peak});
+  }
+  for (size_t method = 0; method < module.methods.size(); ++method) {
+    usage.methods.push_back({module.methods[method].name, method_forwards_[method], 0});
+  }
+  usage.steps = steps_;
+  usage.copied_blocks = sessions_->books().copied_blocks();
+  return usage;
+}
+
+}  // namespace chorus

@@ -1,0 +1,139 @@
+#include "batching/session_table.h"
+
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "batching/sampling_policy.h"
+
+namespace chorus {
+namespace {
+
+Status unknown_session(SessionId session) {
+  return not_found("session", "expected an open session, found " +
+                                  std::to_string(static_cast<uint64_t>(session)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SessionTable>> SessionTable::create(const SessionTableOptions& options) {
+  if (options.max_sessions < 1) {
+    return invalid_argument("max_sessions",
+                            "expected at least 1, found " + std::to_string(options.max_sessions));
+  }
+  if (options.vocabulary < 1) {
+    return invalid_argument("vocabulary",
+                            "expected at least 1, found " + std::to_string(options.vocabulary));
+  }
+  CHORUS_ASSIGN_OR_RETURN(std::unique_ptr<KvBooks> books, KvBooks::create(options.kv));
+  return std::unique_ptr<SessionTable>(new SessionTable(options, std::move(books)));
+}
+
+SessionTable::SessionTable(const SessionTableOptions& options, std::unique_ptr<KvBooks> books)
+    : options_(options), books_(std::move(books)) {
+  slots_.resize(static_cast<size_t>(options.max_sessions));
+  for (int32_t slot = options.max_sessions - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+}
+
+int32_t SessionTable::find(SessionId session) const {
+  const auto found = slot_of_.find(session);
+  return found == slot_of_.end() ? -1 : found->second;
+}
+
+Status SessionTable::check_capacity() const {
+  if (!free_slots_.empty()) return {};
+  return resource_exhausted("max_sessions",
+                            "all " + std::to_string(options_.max_sessions) + " are open");
+}
+
+SessionId SessionTable::insert(SequenceId sequence, const SessionOptions& options) {
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  const SessionId id{next_session_++};
+  at(slot) = {id, sequence, options, std::nullopt};
+  slot_of_.emplace(id, slot);
+  return id;
+}
+
+Result<SessionId> SessionTable::open(const SessionOptions& options) {
+  if (options.adapter != -1) {
+    return invalid_argument("adapter",
+                            "expected -1 (none), found " + std::to_string(options.adapter));
+  }
+  CHORUS_RETURN_IF_ERROR(check_capacity());
+  return insert(books_->open(), options);
+}
+
+void SessionTable::close(SessionId session) {
+  const int32_t slot = find(session);
+  if (slot < 0) return;
+  books_->close(at(slot).sequence);
+  at(slot) = {};
+  slot_of_.erase(session);
+  free_slots_.push_back(slot);
+}
+
+Result<SessionId> SessionTable::clone(SessionId source, Position upto) {
+  const int32_t slot = find(source);
+  if (slot < 0) return unknown_session(source);
+  const Position length = books_->length(at(slot).sequence);
+  if (upto < 0 || upto > length) {
+    return invalid_argument(
+        "upto", "expected 0 to " + std::to_string(length) + ", found " + std::to_string(upto));
+  }
+  CHORUS_RETURN_IF_ERROR(check_capacity());
+  return insert(books_->clone(at(slot).sequence, upto), at(slot).options);
+}
+
+Status SessionTable::set_sampling(SessionId session, const SamplingParams& params) {
+  const int32_t slot = find(session);
+  if (slot < 0) return unknown_session(session);
+  CHORUS_RETURN_IF_ERROR(check_sampling(params, options_.vocabulary));
+  at(slot).policy = params;
+  return {};
+}
+
+Result<Position> SessionTable::length(SessionId session) const {
+  const int32_t slot = find(session);
+  if (slot < 0) return unknown_session(session);
+  return books_->length(at(slot).sequence);
+}
+
+Status SessionTable::truncate(SessionId session, Position length) {
+  const int32_t slot = find(session);
+  if (slot < 0) return unknown_session(session);
+  const Position held = books_->length(at(slot).sequence);
+  if (length < 0 || length > held) {
+    return invalid_argument(
+        "length", "expected 0 to " + std::to_string(held) + ", found " + std::to_string(length));
+  }
+  books_->truncate(at(slot).sequence, length);
+  return {};
+}
+
+bool SessionTable::can_admit(std::span<const SessionDemand> demands) const {
+  demands_.clear();
+  for (const SessionDemand& demand : demands) {
+    const int32_t slot = find(demand.session);
+    if (slot < 0 || demand.start < 0 || demand.start > books_->length(at(slot).sequence)) {
+      return false;
+    }
+    if (demand.count < 0 || demand.count > options_.kv.max_sequence_tokens - demand.start) {
+      return false;
+    }
+    if (demand.count > 0) demands_.push_back({at(slot).sequence, demand.start, demand.count});
+  }
+  return books_->can_admit(demands_);
+}
+
+void SessionTable::check_invariants() const {
+  books_->check_invariants();
+  CHORUS_CHECK_EQ(slot_of_.size() + free_slots_.size(), slots_.size());
+  CHORUS_CHECK_EQ(static_cast<size_t>(books_->num_sequences()), slot_of_.size());
+  for (const auto& [id, slot] : slot_of_) {
+    CHORUS_CHECK(at(slot).id == id);
+    books_->length(at(slot).sequence);  // fails a CHECK when there is no such sequence
+  }
+}
+
+}  // namespace chorus
