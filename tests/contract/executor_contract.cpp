@@ -1,0 +1,568 @@
+#include "tests/contract/executor_contract.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <ostream>
+#include <set>
+#include <utility>
+
+#include "base/random.h"
+
+namespace chorus::contract {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ExecutorContract);
+
+Rig::Rig(const ContractSubject& subject, const ContractShape& shape)
+    : module_(subject.make_module(shape)), faulty_(std::make_unique<FaultyModule>(*module_)) {
+  SessionExecutorOptions options;
+  options.max_sessions = shape.max_sessions;
+  options.max_session_tokens = shape.max_session_tokens;
+  auto executor = subject.make_executor(*faulty_, options);
+  CHORUS_CHECK(executor.ok());
+  executor_ = std::move(executor).value();
+  CHORUS_CHECK(executor_->initialize().ok());
+}
+
+void Rig::poison_free_blocks() {
+  const KvBooks& books = sessions().books();
+  const auto block_size = static_cast<size_t>(books.block_size());
+  for (int32_t group = 0; group < books.num_groups(); ++group) {
+    const LayerGroupInfo& info = module_->info().groups[static_cast<size_t>(group)];
+    // All bits set is not a number in every float type, and no token of FakeModule.
+    const std::vector<std::byte> bytes(block_size * static_cast<size_t>(info.bytes_per_cell),
+                                       std::byte{0xFF});
+    std::vector<CellId> cells(block_size);
+    for (const BlockId block : books.free_blocks(group)) {
+      for (size_t i = 0; i < block_size; ++i) {
+        cells[i] = block * books.block_size() + static_cast<CellId>(i);
+      }
+      ASSERT_TRUE(module_->write_cells(group, cells, bytes).ok());
+    }
+  }
+}
+
+int64_t Rig::blocks_held() const {
+  int64_t held = 0;
+  for (const GroupUsage& group : executor_->usage().groups) {
+    held += group.blocks_total - group.blocks_free;
+  }
+  return held;
+}
+
+BatchInput make_input(SessionId session, const Tokens& tokens, Position position,
+                      bool produce_output) {
+  BatchInput input;
+  input.session = session;
+  input.tokens = std::make_shared<Tokens>(tokens);
+  input.size = static_cast<int32_t>(tokens.size());
+  input.position = position;
+  input.produce_output = produce_output;
+  return input;
+}
+
+BatchInput make_slice(SessionId session, std::shared_ptr<const Tokens> tokens, int32_t offset,
+                      int32_t size, bool produce_output) {
+  BatchInput input;
+  input.session = session;
+  input.tokens = std::move(tokens);
+  input.offset = offset;
+  input.size = size;
+  input.produce_output = produce_output;
+  return input;
+}
+
+ScoreBits bits_of(const BatchOutput& output, const TokenScore& score) {
+  ScoreBits bits{score.id, std::bit_cast<uint32_t>(score.logprob), score.rank, {}};
+  for (const TokenLogprob& each : output.likeliest_of(score)) {
+    bits.likeliest.push_back({each.id, std::bit_cast<uint32_t>(each.logprob)});
+  }
+  return bits;
+}
+
+void PrintTo(const ScoreBits& bits, std::ostream* stream) {
+  *stream << "token " << bits.id << ", logprob " << std::bit_cast<float>(bits.logprob) << ", rank "
+          << bits.rank << ", " << bits.likeliest.size() << " likeliest";
+}
+
+Solo::Solo(const ContractSubject& subject) : rig_(subject, {}) {}
+
+std::vector<ScoreBits> Solo::scores(const Tokens& history, Position first, Position last,
+                                    int32_t num_likeliest) {
+  const SessionId session = *rig_->open({});
+  SamplingParams params;
+  params.num_likeliest = num_likeliest;
+  EXPECT_TRUE(rig_->set_sampling(session, params).ok());
+  BatchInput input = make_input(session, history, 0);
+  input.score_from = first;
+  BatchOutput output;
+  EXPECT_TRUE(rig_->execute(std::span(&input, 1), output).ok());
+  EXPECT_TRUE(output.inputs[0].status.ok()) << output.inputs[0].status.to_string();
+  std::vector<ScoreBits> all;
+  for (const TokenScore& score : output.scored(output.inputs[0])) {
+    all.push_back(bits_of(output, score));
+  }
+  all.resize(static_cast<size_t>(last - first));
+  rig_->close(session);
+  return all;
+}
+
+ScoreBits Solo::sample(const Tokens& history, const SamplingParams& params) {
+  const SessionId session = *rig_->open({});
+  EXPECT_TRUE(rig_->set_sampling(session, params).ok());
+  const BatchInput input = make_input(session, history, 0, true);
+  BatchOutput output;
+  EXPECT_TRUE(rig_->execute(std::span(&input, 1), output).ok());
+  EXPECT_TRUE(output.inputs[0].status.ok()) << output.inputs[0].status.to_string();
+  const ScoreBits bits = bits_of(output, output.sampled(output.inputs[0])[0]);
+  rig_->close(session);
+  return bits;
+}
+
+Tokens ExecutorContract::text(uint64_t seed, size_t count) {
+  RandomStream random(seed);
+  const auto vocabulary = static_cast<uint64_t>(executor().info().vocabulary);
+  Tokens tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random.below(vocabulary));
+  return tokens;
+}
+
+namespace {
+
+Tokens joined(Tokens head, const Tokens& tail) {
+  head.insert(head.end(), tail.begin(), tail.end());
+  return head;
+}
+
+Tokens first(const Tokens& tokens, size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+TEST_P(ExecutorContract, AppendCommitsTheSlice) {
+  start();
+  const SessionId session = open_greedy();
+  const Tokens tokens = text(1, 45);
+  EXPECT_EQ(length(session), 0);
+  EXPECT_TRUE(step_alone(make_input(session, first(tokens, 40), 0)).ok());
+  EXPECT_EQ(length(session), 40);
+  auto shared = std::make_shared<Tokens>(tokens);
+  const BatchOutput output = step({make_slice(session, shared, 40, 5, true)});
+  EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample(tokens, greedy()));
+  // One token came back: it is committed only when it is fed.
+  EXPECT_EQ(length(session), 45);
+}
+
+TEST_P(ExecutorContract, OutputIsPresentExactlyWhereAskedFor) {
+  start();
+  const SessionId a = open_greedy();
+  const SessionId b = open_greedy();
+  const BatchOutput output =
+      step({make_input(a, text(1, 3), 0, true), make_input(b, text(2, 3), 0, false)});
+  EXPECT_EQ(output.inputs[0].sampled_count, 1);
+  EXPECT_EQ(output.inputs[1].sampled_count, 0);
+  EXPECT_EQ(output.inputs[0].scored_count, 0);
+  EXPECT_EQ(output.tokens.size(), 1u);
+}
+
+TEST_P(ExecutorContract, RewindReplacesTheTail) {
+  start();
+  const SessionId session = open_greedy();
+  const Tokens tokens = text(1, 50);
+  const Tokens other = text(2, 20);
+  Solo solo(GetParam());
+  step({make_input(session, tokens, 0)});
+  for (const Position kept : {49, 33, 32, 31, 16, 1, 0}) {
+    const BatchOutput output = step({make_input(session, other, kept, true)});
+    EXPECT_EQ(length(session), kept + 20);
+    EXPECT_EQ(sampled_bits(output, 0),
+              solo.sample(joined(first(tokens, static_cast<size_t>(kept)), other), greedy()))
+        << "kept " << kept;
+    step({make_input(session, tokens, 0)});
+  }
+}
+
+TEST_P(ExecutorContract, RewindToZeroKeepsTheSession) {
+  start();
+  const SessionId session = open_greedy();
+  step({make_input(session, text(1, 30), 0)});
+  const Tokens tokens = text(2, 4);
+  const BatchOutput output = step({make_input(session, tokens, 0, true)});
+  EXPECT_EQ(length(session), 4);
+  EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample(tokens, greedy()));
+  EXPECT_TRUE(executor().truncate(session, 0).ok());
+  EXPECT_EQ(length(session), 0);
+  EXPECT_EQ(rig_->blocks_held(), 0);
+}
+
+TEST_P(ExecutorContract, TruncateIsAChangeOfItsOwn) {
+  start();
+  const SessionId session = open_greedy();
+  const Tokens tokens = text(1, 40);
+  step({make_input(session, tokens, 0)});
+  EXPECT_EQ(executor().truncate(session, 41).field(), "length");
+  EXPECT_EQ(executor().truncate(session, -1).field(), "length");
+  EXPECT_EQ(executor().truncate(SessionId{99}, 0).code(), Code::kNotFound);
+  EXPECT_TRUE(executor().truncate(session, 19).ok());
+  rig_->poison_free_blocks();
+  const BatchOutput output = step({make_input(session, {1}, 19, true)});
+  EXPECT_EQ(sampled_bits(output, 0),
+            Solo(GetParam()).sample(joined(first(tokens, 19), {1}), greedy()));
+}
+
+TEST_P(ExecutorContract, AGapIsRefused) {
+  start();
+  const SessionId session = open_greedy();
+  step({make_input(session, text(1, 5), 0)});
+  const Status status = step_alone(make_input(session, text(2, 3), 6));
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.field(), "position");
+  EXPECT_EQ(length(session), 5);
+}
+
+TEST_P(ExecutorContract, IdsAreNotReusedAndCapacityIsBounded) {
+  start({.max_sessions = 3});
+  std::set<SessionId> seen;
+  std::vector<SessionId> sessions;
+  for (int round = 0; round < 20; ++round) {
+    while (sessions.size() < 3) {
+      sessions.push_back(open());
+      EXPECT_TRUE(seen.insert(sessions.back()).second);
+    }
+    const Result<SessionId> refused = executor().open({});
+    EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
+    EXPECT_EQ(refused.status().field(), "max_sessions");
+    EXPECT_EQ(executor().clone(sessions[0], 0).status().field(), "max_sessions");
+    for (int closed = 0; closed <= round % 3; ++closed) {
+      executor().close(sessions.back());
+      executor().close(sessions.back());  // unknown by now
+      sessions.pop_back();
+    }
+  }
+}
+
+TEST_P(ExecutorContract, UnknownSessions) {
+  start();
+  const SessionId session = open_greedy();
+  executor().close(session);
+  executor().close(SessionId{12345});
+  EXPECT_EQ(executor().length(session).status().code(), Code::kNotFound);
+  EXPECT_EQ(executor().set_sampling(session, {}).code(), Code::kNotFound);
+  EXPECT_EQ(executor().clone(session, 0).status().code(), Code::kNotFound);
+  EXPECT_EQ(step_alone(make_input(session, {1}, 0)).code(), Code::kNotFound);
+  const SessionDemand demand{session, 0, 1};
+  EXPECT_FALSE(executor().can_admit(std::span(&demand, 1)));
+}
+
+TEST_P(ExecutorContract, AnAdapterIsRefused) {
+  start();
+  SessionOptions options;
+  options.adapter = 0;
+  EXPECT_EQ(executor().open(options).status().field(), "adapter");
+}
+
+TEST_P(ExecutorContract, ACloneSharesAPrefixAndThenDiverges) {
+  start();
+  const SessionId source = open_greedy();
+  const Tokens tokens = text(1, 40);
+  step({make_input(source, tokens, 0)});
+  const int64_t held = rig_->blocks_held();
+  Solo solo(GetParam());
+  for (const Position upto : {40, 39, 32, 17, 1}) {
+    const Result<SessionId> clone = executor().clone(source, upto);
+    ASSERT_TRUE(clone.ok());
+    EXPECT_EQ(rig_->blocks_held(), held);
+    EXPECT_EQ(length(*clone), upto);
+    ASSERT_TRUE(executor().set_sampling(*clone, greedy()).ok());
+    const Tokens own = text(static_cast<uint64_t>(upto), 3);
+    const BatchOutput output =
+        step({make_input(*clone, own, upto, true), make_input(source, {1, 2}, 40, true)});
+    EXPECT_EQ(sampled_bits(output, 0),
+              solo.sample(joined(first(tokens, static_cast<size_t>(upto)), own), greedy()));
+    EXPECT_EQ(sampled_bits(output, 1), solo.sample(joined(tokens, {1, 2}), greedy()));
+    ASSERT_TRUE(executor().truncate(source, 40).ok());
+    executor().close(*clone);
+    EXPECT_EQ(rig_->blocks_held(), held);
+    rig_->poison_free_blocks();
+  }
+}
+
+TEST_P(ExecutorContract, CloneChecksItsBoundsAndCarriesNoPolicy) {
+  start();
+  const SessionId source = open_greedy();
+  step({make_input(source, text(1, 5), 0)});
+  EXPECT_EQ(executor().clone(source, 6).status().field(), "upto");
+  EXPECT_EQ(executor().clone(source, -1).status().field(), "upto");
+  const SessionId empty = *executor().clone(source, 0);
+  EXPECT_EQ(length(empty), 0);
+  EXPECT_EQ(step_alone(make_input(empty, {1}, 0, true)).field(), "produce_output");
+  EXPECT_TRUE(step_alone(make_input(empty, {1}, 0)).ok());
+  executor().close(source);
+  EXPECT_TRUE(executor().set_sampling(empty, greedy()).ok());
+  const BatchOutput output = step({make_input(empty, {2}, 1, true)});
+  EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample({1, 2}, greedy()));
+}
+
+TEST_P(ExecutorContract, SamplingParametersAreChecked) {
+  start();
+  const SessionId session = open();
+  const auto field = [&](auto change) {
+    SamplingParams params;
+    change(params);
+    const Status status = executor().set_sampling(session, params);
+    return status.ok() ? std::string("ok") : status.field();
+  };
+  EXPECT_EQ(field([](SamplingParams&) {}), "ok");
+  EXPECT_EQ(field([](SamplingParams& p) { p.temperature = -0.5f; }), "temperature");
+  EXPECT_EQ(field([](SamplingParams& p) { p.temperature = NAN; }), "temperature");
+  EXPECT_EQ(field([](SamplingParams& p) { p.num_likeliest = -1; }), "num_likeliest");
+  EXPECT_EQ(field([](SamplingParams& p) { p.num_likeliest = kMaxLikeliest + 1; }), "num_likeliest");
+}
+
+TEST_P(ExecutorContract, EachGenerationSamplesByItsOwnPolicy) {
+  start();
+  Solo solo(GetParam());
+  std::vector<SamplingParams> policies(5, greedy());
+  policies[1].temperature = 1.0f;
+  policies[2].temperature = 1.0f;
+  policies[2].seed = 7;
+  policies[3].temperature = 1.0f;
+  policies[3].choice = 1;
+  policies[4].logprobs = false;
+  policies[4].num_likeliest = 0;
+  const Tokens prompt = text(3, 20);
+  std::vector<SessionId> sessions;
+  std::vector<Tokens> histories(policies.size(), prompt);
+  for (const SamplingParams& policy : policies) {
+    sessions.push_back(open());
+    ASSERT_TRUE(executor().set_sampling(sessions.back(), policy).ok());
+  }
+  std::set<Tokens> distinct;
+  for (int round = 0; round < 30; ++round) {
+    std::vector<BatchInput> batch;
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const Position held = length(sessions[i]);
+      const Tokens fresh(histories[i].begin() + held, histories[i].end());
+      batch.push_back(make_input(sessions[i], fresh, held, true));
+    }
+    const BatchOutput output = step(batch);
+    for (size_t i = 0; i < sessions.size(); ++i) {
+      const ScoreBits bits = sampled_bits(output, i);
+      ASSERT_EQ(bits, solo.sample(histories[i], policies[i])) << "round " << round;
+      histories[i].push_back(bits.id);
+    }
+  }
+  for (const Tokens& history : histories) distinct.insert(history);
+  EXPECT_EQ(distinct.size(), 4u);  // the first and the last are both greedy
+  EXPECT_EQ(histories[0], histories[4]);
+}
+
+TEST_P(ExecutorContract, ScoresCoverWhatTheirDefinitionSays) {
+  start();
+  const Tokens tokens = text(4, 20);
+  Solo solo(GetParam());
+  const std::vector<ScoreBits> expected = solo.scores(tokens, 1, 20, 2);
+  struct Case {
+    Position score_from;
+    int32_t offset;
+    int32_t size;
+    Position first;
+    int32_t count;
+  };
+  // An input with rows [offset, offset + size) scores [max(from, offset + 1), min(end, 19)].
+  for (const Case& each : std::vector<Case>{{0, 0, 20, 1, 19},
+                                            {-5, 0, 20, 1, 19},
+                                            {1, 0, 20, 1, 19},
+                                            {5, 0, 20, 5, 15},
+                                            {19, 0, 20, 19, 1},
+                                            {20, 0, 20, 0, 0},
+                                            {BatchInput::kNoScores, 0, 20, 0, 0},
+                                            {0, 0, 7, 1, 7},
+                                            {0, 7, 7, 8, 7},
+                                            {14, 7, 7, 14, 1},
+                                            {15, 7, 7, 0, 0},
+                                            {0, 14, 6, 15, 5},
+                                            {0, 19, 1, 0, 0}}) {
+    SCOPED_TRACE(std::to_string(each.score_from) + " over " + std::to_string(each.offset) + "+" +
+                 std::to_string(each.size));
+    const SessionId session = open_greedy();
+    if (each.offset > 0)
+      step({make_input(session, first(tokens, static_cast<size_t>(each.offset)), 0)});
+    BatchInput input =
+        make_slice(session, std::make_shared<Tokens>(tokens), each.offset, each.size, true);
+    input.score_from = each.score_from;
+    const BatchOutput output = step({input});
+    const InputOutput& result = output.inputs[0];
+    ASSERT_EQ(result.scored_count, each.count);
+    ASSERT_EQ(result.sampled_count, 1);
+    if (each.count > 0) {
+      EXPECT_EQ(result.first_scored, each.first);
+    }
+    for (int32_t i = 0; i < each.count; ++i) {
+      EXPECT_EQ(bits_of(output, output.scored(result)[static_cast<size_t>(i)]),
+                expected[static_cast<size_t>(each.first + i - 1)]);
+    }
+    executor().close(session);
+  }
+}
+
+// The vector may begin anywhere: positions count from its first token.
+TEST_P(ExecutorContract, ScoresOfAVectorThatBeginsLate) {
+  start();
+  const Tokens tokens = text(4, 20);
+  const SessionId session = open_greedy();
+  step({make_input(session, first(tokens, 6), 0)});
+  BatchInput input = make_input(session, Tokens(tokens.begin() + 4, tokens.end()), 4);
+  input.offset = 2;
+  input.size = 3;
+  input.score_from = 0;
+  const BatchOutput output = step({input});
+  ASSERT_EQ(output.inputs[0].first_scored, 7);
+  ASSERT_EQ(output.inputs[0].scored_count, 3);
+  const std::vector<ScoreBits> expected = Solo(GetParam()).scores(tokens, 7, 10, 2);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(bits_of(output, output.scored(output.inputs[0])[i]), expected[i]);
+  }
+}
+
+TEST_P(ExecutorContract, OneBadInputAmongEightFailsAlone) {
+  start();
+  Solo solo(GetParam());
+  std::vector<SessionId> sessions;
+  std::vector<Tokens> histories;
+  std::vector<BatchInput> batch;
+  for (uint64_t i = 0; i < 8; ++i) {
+    sessions.push_back(open_greedy());
+    histories.push_back(text(i, 5 + 3 * i));
+    batch.push_back(make_input(sessions.back(), histories.back(), 0));
+  }
+  step(batch);
+  for (int round = 0; round < 6; ++round) {
+    batch.clear();
+    for (size_t i = 0; i < 8; ++i) {
+      batch.push_back(make_input(sessions[i], {static_cast<TokenId>(round)},
+                                 static_cast<Position>(histories[i].size()), true));
+    }
+    if (round % 2 == 1) batch[3].tokens = std::make_shared<Tokens>(Tokens{-1});
+    const BatchOutput output = step(batch);
+    for (size_t i = 0; i < 8; ++i) {
+      if (i == 3 && round % 2 == 1) {
+        EXPECT_EQ(output.inputs[i].status.field(), "tokens[0]");
+        EXPECT_EQ(output.inputs[i].sampled_count, 0);
+        continue;
+      }
+      histories[i].push_back(static_cast<TokenId>(round));
+      EXPECT_EQ(sampled_bits(output, i), solo.sample(histories[i], greedy()));
+      EXPECT_EQ(length(sessions[i]), static_cast<Position>(histories[i].size()));
+    }
+  }
+}
+
+// The rewind of a good input and the refusal of a bad one in the same batch do not touch.
+TEST_P(ExecutorContract, ARewindBesideABadInput) {
+  start();
+  const SessionId a = open_greedy();
+  const SessionId b = open_greedy();
+  const Tokens tokens = text(1, 40);
+  step({make_input(a, tokens, 0), make_input(b, text(2, 10), 0)});
+  const BatchOutput output = step({make_input(a, {1, 2}, 20, true), make_input(b, {1}, 11)});
+  EXPECT_EQ(output.inputs[1].status.field(), "position");
+  EXPECT_EQ(length(a), 22);
+  EXPECT_EQ(length(b), 10);
+  EXPECT_EQ(sampled_bits(output, 0),
+            Solo(GetParam()).sample(joined(first(tokens, 20), {1, 2}), greedy()));
+}
+
+TEST_P(ExecutorContract, AnAbortedStepChangesNothing) {
+  start();
+  Solo solo(GetParam());
+  const Tokens tokens = text(1, 60);
+  // 70 rows are three slices: a fault at each of the calls that a step makes.
+  for (const Faults& faults :
+       std::vector<Faults>{{1, 0, 0}, {0, 1, 0}, {0, 2, 0}, {0, 3, 0}, {0, 0, 1}}) {
+    const SessionId rewound = open_greedy();
+    const SessionId fresh = open_greedy();
+    step({make_input(rewound, tokens, 0)});
+    const SessionId clone = *executor().clone(rewound, 50);
+    const int64_t held = rig_->blocks_held();
+    const std::vector<BatchInput> batch{make_input(rewound, text(2, 30), 21, true),
+                                        make_input(fresh, text(3, 30), 0, true),
+                                        make_input(clone, text(4, 10), 50)};
+    rig_->module().set_faults(faults);
+    BatchOutput output;
+    EXPECT_EQ(executor().execute(batch, output).code(), Code::kInternal);
+    EXPECT_TRUE(output.inputs.empty() && output.tokens.empty() && output.likeliest.empty());
+    rig_->sessions().check_invariants();
+    EXPECT_EQ(rig_->blocks_held(), held);
+    EXPECT_EQ(length(rewound), 60);
+    EXPECT_EQ(length(fresh), 0);
+    EXPECT_EQ(length(clone), 50);
+    rig_->poison_free_blocks();
+    output = step({make_input(rewound, {5}, 60, true)});
+    EXPECT_EQ(sampled_bits(output, 0), solo.sample(joined(tokens, {5}), greedy()));
+    output = step(batch);
+    EXPECT_EQ(sampled_bits(output, 0),
+              solo.sample(joined(first(tokens, 21), text(2, 30)), greedy()));
+    EXPECT_EQ(sampled_bits(output, 1), solo.sample(text(3, 30), greedy()));
+    for (const SessionId session : {rewound, fresh, clone}) executor().close(session);
+    EXPECT_EQ(rig_->blocks_held(), 0);
+  }
+}
+
+TEST_P(ExecutorContract, AStepThatFindsTooFewBlocksIsRefusedAsAWhole) {
+  start({.num_blocks = 4});
+  const SessionId a = open_greedy();
+  const SessionId b = open_greedy();
+  step({make_input(a, text(1, 40), 0)});
+  const std::vector<SessionDemand> demands{{a, 40, 9}, {b, 0, 16}};
+  EXPECT_FALSE(executor().can_admit(demands));
+  BatchOutput output;
+  const Status status = executor().execute(
+      std::vector<BatchInput>{make_input(a, text(2, 9), 40), make_input(b, text(3, 16), 0)},
+      output);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(status.field(), "blocks");
+  EXPECT_NE(status.message().find("1 are missing"), std::string::npos) << status.message();
+  EXPECT_EQ(length(a), 40);
+  EXPECT_EQ(length(b), 0);
+  const std::vector<SessionDemand> fits{{a, 40, 8}, {b, 0, 16}};
+  EXPECT_TRUE(executor().can_admit(fits));
+  step({make_input(a, text(2, 8), 40), make_input(b, text(3, 16), 0)});
+}
+
+TEST_P(ExecutorContract, DecodingSessionsShareOneForward) {
+  start();
+  std::vector<SessionId> sessions;
+  std::vector<BatchInput> batch;
+  for (uint64_t i = 0; i < 8; ++i) {
+    sessions.push_back(open_greedy());
+    batch.push_back(make_input(sessions.back(), {1}, 0, true));
+  }
+  for (Position position = 0; position < 20; ++position) {
+    for (BatchInput& input : batch) input.position = position;
+    step(batch);
+  }
+  const Usage usage = executor().usage();
+  ASSERT_EQ(usage.methods.size(), 1u);
+  EXPECT_EQ(usage.methods[0].forwards, 20);
+  EXPECT_EQ(usage.methods[0].padded_rows, 0);
+  EXPECT_EQ(usage.steps, 20);
+}
+
+TEST_P(ExecutorContract, AnEmptyBatchAndOneOfBadInputsRunNothing) {
+  start();
+  EXPECT_TRUE(step({}).inputs.empty());
+  EXPECT_FALSE(step_alone(make_input(SessionId{77}, {1}, 0)).ok());
+  EXPECT_EQ(executor().usage().methods[0].forwards, 0);
+}
+
+TEST_P(ExecutorContract, WhatIsNotOfferedSaysSo) {
+  start();
+  const SessionId session = open();
+  const Tokens tokens{1, 2};
+  EXPECT_EQ(executor().attach_prefix(session, tokens).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(executor().release(session).code(), Code::kUnimplemented);
+  EXPECT_TRUE(executor().length(session).ok());
+}
+
+}  // namespace
+}  // namespace chorus::contract
