@@ -119,8 +119,8 @@ Status decode_name(const fb::String* from, std::string_view field,
   CHORUS_RETURN_IF_ERROR(decode_string(from, field, name));
   const std::optional<Enum> value = parse(name);
   if (!value) {
-    return data_loss(std::string(field), "expected a name that this version knows, found \"" +
-                                             (is_printable_utf8(name) ? name : "?") + "\"");
+    return data_loss(std::string(field),
+                     "expected a name that this version knows, found " + quoted(name));
   }
   to = *value;
   return Status();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "program/graph.h"
@@ -23,5 +24,8 @@ std::optional<RopePairing> parse_pairing(std::string_view name);
 // Whether `text` is well-formed UTF-8 (no surrogates, no overlong forms) without control characters
 // except newline, carriage return and tab: fit to be shown.
 bool is_printable_utf8(std::string_view text);
+
+// `text` out of a file, for a message: quoted when it can be shown, cut after 100 bytes.
+std::string quoted(std::string_view text);
 
 }  // namespace chorus

@@ -1,0 +1,67 @@
+#include "exporter/export.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "exporter/lowering.h"
+#include "program/names.h"
+
+namespace chorus {
+
+namespace {
+
+Status lower(GgufLowering& lowering, std::string_view architecture) {
+  if (architecture == "llama") return lower_llama(lowering);
+  return unimplemented("general.architecture", "expected \"llama\", found " + quoted(architecture));
+}
+
+Status apply_context(int32_t wanted, int32_t& context) {
+  if (wanted == 0) return Status();
+  if (wanted < 0 || wanted > context) {
+    return invalid_argument("context", "expected 1 to " + std::to_string(context) +
+                                           ", the context of the checkpoint, found " +
+                                           std::to_string(wanted));
+  }
+  context = wanted;
+  return Status();
+}
+
+Result<AlignedBuffer> export_image(const std::string& source, const ExportOptions& options) {
+  std::error_code error;
+  if (std::filesystem::is_directory(source, error)) {
+    return unimplemented(source, "expected a GGUF file, found a folder");
+  }
+  CHORUS_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(source));
+  return export_gguf(file, options);
+}
+
+}  // namespace
+
+Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& options) {
+  CHORUS_ASSIGN_OR_RETURN(const auto architecture, file.find_string("general.architecture"));
+  if (!architecture) return data_loss("general.architecture", "expected this key, found none");
+  ProgramBuilder builder;
+  builder.facts.architecture = *architecture;
+  builder.facts.methods = {{"forward", 1, kDefaultMaxStep, 0}};
+  GgufLowering lowering(file, builder, std::string(*architecture));
+  CHORUS_RETURN_IF_ERROR(lower(lowering, *architecture));
+  TokenizerStorage storage;
+  CHORUS_RETURN_IF_ERROR(lower_tokenizer(file, builder.facts, storage));
+  CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));
+  return builder.build_image(options.progress);
+}
+
+Result<Program> export_program(const std::string& source, const ExportOptions& options) {
+  CHORUS_ASSIGN_OR_RETURN(AlignedBuffer image, export_image(source, options));
+  return Program::from_bytes(std::move(image));
+}
+
+Status export_to_file(const std::string& source, const std::string& target,
+                      const ExportOptions& options) {
+  CHORUS_ASSIGN_OR_RETURN(const AlignedBuffer image, export_image(source, options));
+  const std::span<const std::byte> parts[] = {image.bytes()};
+  return write_file_atomically(target, parts);
+}
+
+}  // namespace chorus

@@ -1,0 +1,38 @@
+// Turns checkpoints into programs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/aligned_buffer.h"
+#include "base/result.h"
+#include "exporter/gguf.h"
+#include "program/builder.h"
+#include "program/program.h"
+
+namespace chorus {
+
+// Rows of one forward of an exported program, at most.
+inline constexpr int32_t kDefaultMaxStep = 2048;
+
+struct ExportOptions {
+  int32_t context = 0;     // longest sequence; 0: as the checkpoint was trained
+  BuildProgress progress;  // may be empty
+};
+
+// Exports in memory: one method `forward` of 1 to kDefaultMaxStep tokens. The same checkpoint and
+// options give the same bytes. Errors: kNotFound and kInvalidArgument for the path or an option
+// ("context" above the trained one); kDataLoss for what is wrong in the checkpoint and
+// kUnimplemented for what is not implemented, both with the key or tensor as field; kUnimplemented
+// for a folder.
+Result<Program> export_program(const std::string& source, const ExportOptions& options = {});
+
+// The same into a file, which appears whole or not at all.
+Status export_to_file(const std::string& source, const std::string& target,
+                      const ExportOptions& options = {});
+
+// The image of a program file from a checkpoint that is open already.
+Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& options = {});
+
+}  // namespace chorus
