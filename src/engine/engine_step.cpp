@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/engine_loop.h"
+
+namespace chorus {
+
+bool EngineLoop::step() {
+  const int64_t start_ns = port_.clock.now_ns();
+  StepBudget budget = scheduler_->full_budget();
+  const int32_t free_blocks = pool_blocks_ - blocks_held_;
+  budget.free_blocks = std::span(&free_blocks, 1);
+  scheduler_->get_work(budget, tasks_);
+  // Outputs of several tokens can take blocks that were promised to others. fit_to_pool decides
+  // then.
+  if (tasks_.empty() && scheduler_->has_work())
+    scheduler_->get_work(scheduler_->full_budget(), tasks_);
+  if (tasks_.empty()) return false;
+  fit_to_pool();
+  batch_.clear();
+  for (const Task& task : tasks_) batch_.push_back(task.input);
+  metrics_.schedule_ns += port_.clock.now_ns() - start_ns;
+  if (tasks_.empty()) {
+    deliver();
+    return true;
+  }
+  if (execute(batch_).ok()) {
+    account_all();
+    deliver();
+  } else {
+    ++metrics_.aborted_steps;
+    run_alone();
+  }
+  return true;
+}
+
+Status EngineLoop::execute(std::span<const BatchInput> batch) {
+  const int64_t start_ns = port_.clock.now_ns();
+  for (const BatchInput& input : batch) {
+    auto& live = by_id_.at(input.session)->live;
+    if (live.has_value() && !live->first_step_ns.has_value()) live->first_step_ns = start_ns;
+  }
+  Status status = executor_.execute(batch, output_);
+  ++metrics_.steps;
+  metrics_.execute_ns += port_.clock.now_ns() - start_ns;
+  return status;
+}
+
+// The step was aborted and left every session as it was. Whoever fails alone is at fault.
+void EngineLoop::run_alone() {
+  std::vector<Task> together;
+  std::swap(together, tasks_);
+  for (Task& task : together) {
+    SessionRecord& record = *by_id_.at(task.input.session);
+    // An earlier input of this session ended its generation.
+    if (!record.live.has_value()) continue;
+    tasks_.clear();
+    tasks_.push_back(std::move(task));
+    Status status = execute(std::span(&tasks_[0].input, 1));
+    if (status.ok()) {
+      account_all();
+    } else {
+      fail(record, std::move(status));
+    }
+    deliver();
+  }
+  std::swap(together, tasks_);
+}
+
+// ---- Blocks ----
+
+// One demand per session that takes part: its inputs are consecutive.
+void EngineLoop::make_demands() {
+  demands_.clear();
+  for (const Task& task : tasks_) {
+    const auto same = std::find_if(demands_.begin(), demands_.end(), [&](const SessionDemand& d) {
+      return d.session == task.input.session;
+    });
+    if (same == demands_.end()) {
+      demands_.push_back({task.input.session, task.input.start(), task.input.size});
+    } else {
+      same->count += task.input.size;
+    }
+  }
+}
+
+// Leaves in tasks_ what the executor has blocks for. Reservations see to it that all of it fits,
+// except that a rewind needs fresh blocks beside those it gives up: where those are missing it is
+// made before the step.
+void EngineLoop::fit_to_pool() {
+  make_demands();
+  if (executor_.can_admit(demands_)) return;
+  for (const SessionDemand& demand : demands_) {
+    SessionRecord& record = *by_id_.at(demand.session);
+    if (demand.start >= record.executor_length) continue;
+    if (executor_.truncate(demand.session, demand.start).ok())
+      set_executor_length(record, demand.start);
+  }
+  while (!executor_.can_admit(demands_)) {
+    Task task = std::move(tasks_.back());
+    tasks_.pop_back();
+    if (tasks_.empty()) {
+      fail(
+          *by_id_.at(task.input.session),
+          resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(task.input.size) +
+                                              " tokens, found the pool full"));
+      return;
+    }
+    scheduler_->put_back(std::move(task));
+    make_demands();
+  }
+}
+
+// ---- Accounts ----
+
+// Requires: the step was not aborted; tasks_ and output_ belong to it.
+void EngineLoop::account_all() {
+  // A session whose input failed stands where it stood before the step, also when other inputs of
+  // it are reported as good: so failures are dealt with first.
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    SessionRecord& record = *by_id_.at(tasks_[i].input.session);
+    if (!record.live.has_value()) continue;
+    Status status = i < output_.inputs.size()
+                        ? check_output(tasks_[i], output_.inputs[i])
+                        : internal_error("executor", "expected an entry per input, found " +
+                                                         std::to_string(output_.inputs.size()) +
+                                                         " for " + std::to_string(tasks_.size()));
+    if (!status.ok()) fail(record, std::move(status));
+  }
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    SessionRecord& record = *by_id_.at(tasks_[i].input.session);
+    if (record.live.has_value()) account(record, tasks_[i], output_.inputs[i]);
+  }
+}
+
+// Not ok: the input failed, or what the executor reports does not fit what it was asked.
+Status EngineLoop::check_output(const Task& task, const InputOutput& result) const {
+  CHORUS_RETURN_IF_ERROR(result.status);
+  const auto num_tokens = static_cast<int32_t>(output_.tokens.size());
+  const auto is_range = [&](int32_t begin, int32_t count) {
+    return begin >= 0 && count >= 0 && begin <= num_tokens && count <= num_tokens - begin;
+  };
+  if (!is_range(result.sampled_begin, result.sampled_count) ||
+      !is_range(result.scored_begin, result.scored_count))
+    return internal_error("executor", "an output names tokens that are not there");
+  if ((result.sampled_count > 0) != task.input.produce_output)
+    return internal_error("executor", task.input.produce_output ? "expected an output, found none"
+                                                                : "expected no output, found one");
+  const auto num_likeliest = static_cast<int32_t>(output_.likeliest.size());
+  const int32_t vocabulary = port_.options.executor.vocabulary;
+  const auto is_good = [&](const TokenScore& token) {
+    return token.id >= 0 && token.id < vocabulary && token.likeliest_begin >= 0 &&
+           token.likeliest_count >= 0 && token.likeliest_begin <= num_likeliest &&
+           token.likeliest_count <= num_likeliest - token.likeliest_begin;
+  };
+  const auto sampled = output_.sampled(result);
+  const auto scored = output_.scored(result);
+  if (!std::all_of(sampled.begin(), sampled.end(), is_good) ||
+      !std::all_of(scored.begin(), scored.end(), is_good))
+    return internal_error("executor", "an output holds a token outside the vocabulary");
+  return {};
+}
+
+void EngineLoop::account(SessionRecord& record, const Task& task, const InputOutput& result) {
+  LiveGeneration& live = *record.live;
+  const BatchInput& input = task.input;
+  set_executor_length(record, input.end() + std::max(0, result.sampled_count - 1));
+  if (input.start() < live.prompt_end) {
+    const auto num_pending =
+        static_cast<Position>(live.tokens->size()) - static_cast<Position>(live.num_prompt);
+    metrics_.prompt_tokens += input.size - (input.offset == 0 ? num_pending : 0);
+    set_context(record, std::max(record.context, input.end()));
+  }
+  if (result.scored_count > 0)
+    live.state->add_scores(result.first_scored, output_.scored(result), output_.likeliest);
+  if (live.state->cancel_requested()) {
+    finish(record, FinishReason::kCancelled);
+  } else if (result.sampled_count > 0) {
+    take_sampled(record, result);
+  } else if (live.max_new_tokens == 0 && input.end() == live.prompt_end) {
+    finish(record, FinishReason::kLength);
+  }
+}
+
+// Decides how many of the sampled tokens are delivered, and whether the generation ends there.
+void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) {
+  LiveGeneration& live = *record.live;
+  const GenerationOptions& options = live.state->options();
+  const auto is_stop = [&](TokenId token) {
+    return !options.ignore_stop_tokens &&
+           std::binary_search(options.stop_tokens.begin(), options.stop_tokens.end(), token);
+  };
+  const int64_t now = port_.clock.now_ns();
+  if (live.num_delivered == 0) live.first_token_ns = now;
+  live.last_token_ns = now;
+  int32_t num_taken = 0;
+  std::optional<FinishReason> reason;
+  for (const TokenScore& token : output_.sampled(result)) {
+    ++num_taken;
+    ++live.num_delivered;
+    record.pending = token.id;
+    if (is_stop(token.id) || live.num_delivered == live.finish_at) {
+      reason = FinishReason::kStop;
+    } else if (live.num_delivered == live.max_new_tokens) {
+      reason = FinishReason::kLength;
+    }
+    if (reason.has_value()) break;
+  }
+  metrics_.generated_tokens += num_taken;
+  set_context(record, live.prompt_end + live.num_delivered);
+  if (reason.has_value()) {
+    finish(record, *reason, {}, result.sampled_begin, num_taken);
+    return;
+  }
+  Delivery& delivery = deliveries_.emplace_back();
+  delivery.state = live.state;
+  delivery.continues = &record;
+  delivery.first_token = result.sampled_begin;
+  delivery.num_tokens = num_taken;
+}
+
+// Ends the live generation with an error and takes the session as the executor has it.
+void EngineLoop::fail(SessionRecord& record, Status error) {
+  const auto length = executor_.length(record.id);
+  if (length.ok()) {
+    set_executor_length(record, *length);
+    if (record.context > *length + 1) set_context(record, *length);
+  }
+  finish(record, FinishReason::kError, std::move(error));
+}
+
+// ---- Deliveries ----
+
+void EngineLoop::publish() {
+  metrics_.sessions = static_cast<int32_t>(sessions_.size());
+  metrics_.running = num_running_;
+  metrics_.usage = executor_.usage();
+  const MutexLock lock(port_.metrics_mutex);
+  port_.metrics = metrics_;
+}
+
+// Publishes the counters, then tells readers and waiting callers. output_ is still that of the
+// step.
+void EngineLoop::deliver() {
+  const int64_t start_ns = port_.clock.now_ns();
+  publish();
+  for (Delivery& delivery : deliveries_) {
+    const auto tokens = std::span(output_.tokens)
+                            .subspan(static_cast<size_t>(delivery.first_token),
+                                     static_cast<size_t>(delivery.num_tokens));
+    const bool pauses = delivery.state->deliver(tokens, output_.likeliest, delivery.ending,
+                                                port_.options.max_unread_tokens);
+    if (delivery.continues != nullptr) {
+      delivery.continues->live->is_paused = pauses;
+      if (!pauses) submit_decode(*delivery.continues);
+    }
+    UpdateSignal* signal = delivery.state->options().signal.get();
+    if (signal != nullptr && std::find(signals_.begin(), signals_.end(), signal) == signals_.end())
+      signals_.push_back(signal);
+  }
+  for (UpdateSignal* signal : signals_) signal->notify();
+  signals_.clear();
+  deliveries_.clear();
+  for (const auto& closed : closed_) closed->set();
+  closed_.clear();
+  metrics_.deliver_ns += port_.clock.now_ns() - start_ns;
+}
+
+}  // namespace chorus

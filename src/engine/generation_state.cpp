@@ -1,0 +1,172 @@
+#include "engine/generation_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/port.h"
+
+namespace chorus {
+namespace {
+
+// Appends scores whose likeliest tokens lie in `source`, and those tokens.
+void append_scores(std::span<const TokenScore> scores, std::span<const TokenLogprob> source,
+                   std::vector<TokenScore>& tokens, std::vector<TokenLogprob>& likeliest) {
+  for (TokenScore score : scores) {
+    const auto entries = source.subspan(static_cast<size_t>(score.likeliest_begin),
+                                        static_cast<size_t>(score.likeliest_count));
+    score.likeliest_begin = static_cast<int32_t>(likeliest.size());
+    likeliest.insert(likeliest.end(), entries.begin(), entries.end());
+    tokens.push_back(score);
+  }
+}
+
+}  // namespace
+
+GenerationState::GenerationState(std::shared_ptr<EnginePort> port, uint64_t session,
+                                 uint64_t number, GenerationOptions options, int64_t submitted_ns)
+    : port_(std::move(port)),
+      session_(session),
+      number_(number),
+      options_(std::move(options)),
+      submitted_ns_(submitted_ns) {}
+
+bool GenerationState::deliver(std::span<const TokenScore> tokens,
+                              std::span<const TokenLogprob> likeliest,
+                              const std::optional<Ending>& ending, int32_t max_unread) {
+  const MutexLock lock(mutex_);
+  CHORUS_CHECK(!ending_.has_value());
+  append_scores(tokens, likeliest, outbox_.tokens, outbox_.likeliest);
+  ending_ = ending;
+  is_paused_ = !ending.has_value() && !limit_is_lifted_ &&
+               outbox_.tokens.size() >= static_cast<size_t>(max_unread);
+  changed_.notify_all();
+  return is_paused_;
+}
+
+void GenerationState::add_scores(Position first, std::span<const TokenScore> tokens,
+                                 std::span<const TokenLogprob> likeliest) {
+  const MutexLock lock(mutex_);
+  if (scores_.tokens.empty()) scores_.first = first;
+  append_scores(tokens, likeliest, scores_.tokens, scores_.likeliest);
+}
+
+void GenerationState::cut_after_end(int32_t n) {
+  const MutexLock lock(mutex_);
+  if (!ending_.has_value() || n >= ending_->metrics.generated_tokens) return;
+  ending_->metrics.generated_tokens = n;
+  ending_->reason = FinishReason::kStop;
+}
+
+void GenerationState::cancel() {
+  if (cancel_requested_.exchange(true, std::memory_order_acq_rel)) return;
+  (void)port_->inbox.post(CancelCommand{session_, number_});
+}
+
+bool GenerationState::read(Update& update, bool blocking) {
+  update.clear();
+  bool was_paused = false;
+  {
+    const MutexLock lock(mutex_);
+    while (blocking && outbox_.tokens.empty() && !ending_.has_value()) changed_.wait(mutex_);
+    const bool is_end = ending_.has_value() && !end_was_read_;
+    if (outbox_.tokens.empty() && !is_end) return false;
+    std::swap(update.tokens, outbox_.tokens);
+    std::swap(update.likeliest, outbox_.likeliest);
+    if (is_end) {
+      update.finish = ending_->reason;
+      update.error = ending_->error;
+      end_was_read_ = true;
+    }
+    was_paused = std::exchange(is_paused_, false);
+  }
+  if (was_paused) post_resume();
+  return true;
+}
+
+void GenerationState::wait() {
+  bool was_paused = false;
+  {
+    const MutexLock lock(mutex_);
+    limit_is_lifted_ = true;
+    was_paused = std::exchange(is_paused_, false);
+  }
+  if (was_paused) post_resume();
+  const MutexLock lock(mutex_);
+  while (!ending_.has_value()) changed_.wait(mutex_);
+}
+
+void GenerationState::post_resume() { (void)port_->inbox.post(ResumeCommand{session_, number_}); }
+
+bool GenerationState::done() const {
+  const MutexLock lock(mutex_);
+  return ending_.has_value();
+}
+
+std::optional<FinishReason> GenerationState::finish_reason() const {
+  const MutexLock lock(mutex_);
+  if (!ending_.has_value()) return std::nullopt;
+  return ending_->reason;
+}
+
+Status GenerationState::error() const {
+  const MutexLock lock(mutex_);
+  return ending_.has_value() ? ending_->error : Status();
+}
+
+GenerationMetrics GenerationState::metrics() const {
+  const MutexLock lock(mutex_);
+  return ending_.has_value() ? ending_->metrics : GenerationMetrics{};
+}
+
+PromptScores GenerationState::take_prompt_scores() {
+  const MutexLock lock(mutex_);
+  return std::exchange(scores_, {});
+}
+
+// ---- The public face ----
+
+void Update::clear() {
+  tokens.clear();
+  likeliest.clear();
+  finish.reset();
+  error = Status();
+}
+
+uint64_t UpdateSignal::count() const {
+  const MutexLock lock(mutex_);
+  return count_;
+}
+
+uint64_t UpdateSignal::wait(uint64_t seen) const {
+  const MutexLock lock(mutex_);
+  while (count_ == seen) changed_.wait(mutex_);
+  return count_;
+}
+
+void UpdateSignal::notify() {
+  const MutexLock lock(mutex_);
+  ++count_;
+  changed_.notify_all();
+}
+
+void GenerationHandle::cancel() const { state_->cancel(); }
+
+Status GenerationHandle::finish_at(int32_t n) const {
+  if (n < 1) return invalid_argument("n", "expected at least 1, found " + std::to_string(n));
+  state_->cut_after_end(n);
+  (void)state_->port().inbox.post(FinishAtCommand{state_, n});
+  return {};
+}
+
+bool GenerationHandle::read(Update& update) const { return state_->read(update, true); }
+bool GenerationHandle::try_read(Update& update) const { return state_->read(update, false); }
+void GenerationHandle::wait() const { state_->wait(); }
+bool GenerationHandle::done() const { return state_->done(); }
+std::optional<FinishReason> GenerationHandle::finish_reason() const {
+  return state_->finish_reason();
+}
+Status GenerationHandle::error() const { return state_->error(); }
+GenerationMetrics GenerationHandle::metrics() const { return state_->metrics(); }
+PromptScores GenerationHandle::take_prompt_scores() const { return state_->take_prompt_scores(); }
+
+}  // namespace chorus

@@ -1,0 +1,81 @@
+// The meeting place of a generation's readers and the engine thread. Internal to the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/mutex.h"
+#include "engine/generation.h"
+#include "engine/options.h"
+
+namespace chorus {
+
+struct EnginePort;
+
+// How a generation ended.
+struct Ending {
+  FinishReason reason = FinishReason::kStop;
+  Status error;
+  GenerationMetrics metrics;
+};
+
+// Thread: any. The outbox holds at most max_new_tokens tokens.
+class GenerationState {
+ public:
+  GenerationState(std::shared_ptr<EnginePort> port, uint64_t session, uint64_t number,
+                  GenerationOptions options, int64_t submitted_ns);
+
+  // Fixed from construction on.
+  uint64_t session() const { return session_; }
+  uint64_t number() const { return number_; }
+  const GenerationOptions& options() const { return options_; }
+  EnginePort& port() const { return *port_; }
+  int64_t submitted_ns() const { return submitted_ns_; }
+
+  // ---- Engine thread ----
+
+  // Appends tokens and, in the same update, the end. True: the generation is to pause until a
+  // reader posts a resume, because max_unread tokens or more wait to be read.
+  bool deliver(std::span<const TokenScore> tokens, std::span<const TokenLogprob> likeliest,
+               const std::optional<Ending>& ending, int32_t max_unread);
+  void add_scores(Position first, std::span<const TokenScore> tokens,
+                  std::span<const TokenLogprob> likeliest);
+  bool cancel_requested() const { return cancel_requested_.load(std::memory_order_acquire); }
+  // A generation that ended by itself was cut to its first n tokens afterwards.
+  void cut_after_end(int32_t n);
+
+  // ---- Readers ----
+
+  void cancel();
+  bool read(Update& update, bool blocking);
+  void wait();
+  bool done() const;
+  std::optional<FinishReason> finish_reason() const;
+  Status error() const;
+  GenerationMetrics metrics() const;
+  PromptScores take_prompt_scores();
+
+ private:
+  void post_resume();
+
+  const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
+  const uint64_t session_;
+  const uint64_t number_;
+  const GenerationOptions options_;
+  const int64_t submitted_ns_;
+  std::atomic<bool> cancel_requested_{false};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Update outbox_ CHORUS_GUARDED_BY(mutex_);
+  PromptScores scores_ CHORUS_GUARDED_BY(mutex_);
+  std::optional<Ending> ending_ CHORUS_GUARDED_BY(mutex_);
+  bool end_was_read_ CHORUS_GUARDED_BY(mutex_) = false;
+  bool is_paused_ CHORUS_GUARDED_BY(mutex_) = false;
+  bool limit_is_lifted_ CHORUS_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace chorus

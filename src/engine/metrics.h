@@ -1,0 +1,28 @@
+// What an engine has done so far.
+#pragma once
+
+#include <cstdint>
+
+#include "exec/executor.h"
+
+namespace chorus {
+
+// A snapshot taken between steps, and before any reader hears of what the step delivered.
+struct RunnerMetrics {
+  int64_t steps = 0;          // calls of execute
+  int64_t aborted_steps = 0;  // of which failed as a whole; their inputs were run again, each alone
+  int64_t prompt_tokens = 0;  // given tokens that were consumed
+  int64_t generated_tokens = 0;  // tokens that were delivered
+  int64_t completed = 0;         // generations that ended with stop or length
+  int64_t failed = 0;
+  int64_t cancelled = 0;
+  int32_t sessions = 0;
+  int32_t running = 0;  // generations admitted and not ended
+  int32_t waiting = 0;  // generations queued
+  int64_t schedule_ns = 0;
+  int64_t execute_ns = 0;
+  int64_t deliver_ns = 0;
+  Usage usage;
+};
+
+}  // namespace chorus

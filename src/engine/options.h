@@ -1,0 +1,50 @@
+// How an engine and its generations are set up.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/types.h"
+
+namespace chorus {
+
+class UpdateSignal;
+
+// Limits of a Runner. 0: not given; derived from those given and from the executor.
+struct RunnerOptions {
+  int32_t max_batch_tokens = 0;      // tokens of one step
+  int32_t max_decode_sequences = 0;  // sessions that decode in one step
+  int32_t prefill_chunk = 0;         // most prompt tokens of one session in one input
+  int32_t max_queued_generations =
+      0;                          // waiting for blocks; more are refused. Default: max_sessions
+  int32_t max_unread_tokens = 0;  // a generation pauses when so many wait for its reader
+};
+
+// The limits in force, none of them 0.
+struct EffectiveOptions {
+  int32_t max_batch_tokens = 0;
+  int32_t max_decode_sequences = 0;
+  int32_t prefill_chunk = 0;
+  int32_t max_queued_generations = 0;
+  int32_t max_unread_tokens = 0;
+  ExecutorInfo executor;
+  int32_t pool_blocks = 0;  // of the smallest layer group's pool
+};
+
+struct GenerationOptions {
+  int32_t max_new_tokens = 256;
+  SamplingParams sampling = {};           // its seed is not read
+  std::optional<uint64_t> seed = {};      // unset: drawn at random
+  std::vector<TokenId> stop_tokens = {};  // any of them ends the generation, and is delivered
+  bool ignore_stop_tokens = false;
+  // Prompt tokens at this position of the session and later are scored. The first token of a
+  // session cannot be, nor the first of a prompt that follows an append.
+  std::optional<Position> score_from = {};
+  // Notified of every update. Owners: the caller and the generations that carry it.
+  std::shared_ptr<UpdateSignal> signal = nullptr;
+};
+
+}  // namespace chorus

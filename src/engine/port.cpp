@@ -1,0 +1,48 @@
+#include "engine/port.h"
+
+#include <utility>
+
+namespace chorus {
+
+void Event::set() {
+  const MutexLock lock(mutex_);
+  is_set_ = true;
+  changed_.notify_all();
+}
+
+void Event::wait() {
+  const MutexLock lock(mutex_);
+  while (!is_set_) changed_.wait(mutex_);
+}
+
+bool Inbox::post(Command command) {
+  const MutexLock lock(mutex_);
+  if (is_stopping_) return false;
+  commands_.push_back(std::move(command));
+  changed_.notify_one();
+  return true;
+}
+
+bool Inbox::take(bool wait, std::vector<Command>& commands) {
+  commands.clear();
+  const MutexLock lock(mutex_);
+  while (wait && commands_.empty() && !is_stopping_) changed_.wait(mutex_);
+  std::swap(commands, commands_);
+  return !is_stopping_;
+}
+
+void Inbox::stop() {
+  const MutexLock lock(mutex_);
+  is_stopping_ = true;
+  changed_.notify_one();
+}
+
+bool Places::try_take(int32_t limit) {
+  int32_t taken = taken_.load(std::memory_order_acquire);
+  while (taken < limit) {
+    if (taken_.compare_exchange_weak(taken, taken + 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
+}
+
+}  // namespace chorus

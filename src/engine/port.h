@@ -1,0 +1,114 @@
+// What callers and the engine thread share: an inbox of commands and a few counters. Internal to
+// the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "engine/metrics.h"
+#include "engine/options.h"
+
+namespace chorus {
+
+class GenerationState;
+
+// Something that happens once and can be waited for. Thread: any.
+class Event {
+ public:
+  void set();
+  void wait();
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool is_set_ CHORUS_GUARDED_BY(mutex_) = false;
+};
+
+// A session's facts that its owner may read. Written by the engine thread while a generation is
+// live, so that they stand still between generations.
+struct SessionShared {
+  explicit SessionShared(uint64_t key_in) : key(key_in) {}
+  const uint64_t key;
+  std::atomic<Position> position{0};
+  std::atomic<bool> is_live{false};  // set by generate, cleared by the engine before the end shows
+};
+
+struct OpenCommand {
+  std::shared_ptr<SessionShared> session;  // owners: the Session and the engine's record of it
+  SessionOptions options;
+};
+struct CloseCommand {
+  uint64_t session = 0;
+  std::shared_ptr<Event> closed;  // null: nobody waits. Owners: the waiting caller and the engine
+};
+struct StartCommand {
+  std::shared_ptr<GenerationState> generation;  // owners: the handles and the engine
+  std::vector<TokenId> delta;
+};
+struct CancelCommand {
+  uint64_t session = 0;
+  uint64_t generation = 0;
+};
+struct FinishAtCommand {
+  std::shared_ptr<GenerationState> generation;  // as above
+  int32_t num_tokens = 0;
+};
+// The reader of a paused generation has made room.
+struct ResumeCommand {
+  uint64_t session = 0;
+  uint64_t generation = 0;
+};
+using Command = std::variant<OpenCommand, CloseCommand, StartCommand, CancelCommand,
+                             FinishAtCommand, ResumeCommand>;
+
+// Commands in the order in which they were posted. Its length is bounded by the sessions and queue
+// places there are. Thread: any; take() belongs to the engine thread.
+class Inbox {
+ public:
+  // False when the engine is stopping: the command is not taken.
+  bool post(Command command);
+  // Replaces `commands` by all that was posted. With `wait`, blocks until there is something or the
+  // engine is to stop. False: it is to stop, and nothing more will come.
+  bool take(bool wait, std::vector<Command>& commands);
+  void stop();
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Command> commands_ CHORUS_GUARDED_BY(mutex_);
+  bool is_stopping_ CHORUS_GUARDED_BY(mutex_) = false;
+};
+
+// A number of places that callers take and give back. Thread: any.
+class Places {
+ public:
+  // False when `limit` are taken.
+  bool try_take(int32_t limit);
+  void give_back() { taken_.fetch_sub(1, std::memory_order_acq_rel); }
+  int32_t taken() const { return taken_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<int32_t> taken_{0};
+};
+
+struct EnginePort {
+  explicit EnginePort(const Clock& clock_in) : clock(clock_in) {}
+
+  const Clock& clock;
+  EffectiveOptions options;  // written before Runner::create returns, fixed from then on
+  Inbox inbox;
+  Places sessions;  // opened and not yet closed by their owner
+  Places queue;     // generations submitted and not yet admitted
+  std::atomic<uint64_t> next_key{1};
+
+  // The engine thread's counters as of its last step.
+  mutable Mutex metrics_mutex;
+  RunnerMetrics metrics CHORUS_GUARDED_BY(metrics_mutex);
+};
+
+}  // namespace chorus

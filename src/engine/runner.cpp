@@ -1,0 +1,121 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "batching/decode_first_scheduler.h"
+#include "engine/engine_loop.h"
+#include "engine/port.h"
+
+namespace chorus {
+namespace {
+
+constexpr int32_t kDefaultUnreadTokens = 1024;
+
+Result<int32_t> positive_or(const char* field, int32_t given, int32_t otherwise) {
+  if (given < 0)
+    return invalid_argument(field, "expected at least 1, found " + std::to_string(given));
+  return given > 0 ? given : otherwise;
+}
+
+// The executor's packing hint decides the width of a step where nobody else does.
+Result<SchedulerLimits> scheduler_limits(const RunnerOptions& options, const ExecutorInfo& info) {
+  const SchedulerLimits given{.max_batch_tokens = options.max_batch_tokens,
+                              .max_decode_sequences = options.max_decode_sequences,
+                              .prefill_chunk = options.prefill_chunk};
+  if (given.max_batch_tokens == 0 && info.preferred_batch_tokens > 0) {
+    SchedulerLimits hinted = given;
+    hinted.max_batch_tokens = info.preferred_batch_tokens;
+    auto limits = DecodeFirstScheduler::derive(hinted);
+    if (limits.ok()) return limits;
+  }
+  return DecodeFirstScheduler::derive(given);
+}
+
+Result<EffectiveOptions> derive(const RunnerOptions& options, const ExecutorInfo& info) {
+  CHORUS_ASSIGN_OR_RETURN(const SchedulerLimits limits, scheduler_limits(options, info));
+  EffectiveOptions effective;
+  effective.max_batch_tokens = limits.max_batch_tokens;
+  effective.max_decode_sequences = limits.max_decode_sequences;
+  effective.prefill_chunk = limits.prefill_chunk;
+  CHORUS_ASSIGN_OR_RETURN(
+      effective.max_queued_generations,
+      positive_or("max_queued_generations", options.max_queued_generations, info.max_sessions));
+  CHORUS_ASSIGN_OR_RETURN(
+      effective.max_unread_tokens,
+      positive_or("max_unread_tokens", options.max_unread_tokens, kDefaultUnreadTokens));
+  effective.executor = info;
+  return effective;
+}
+
+}  // namespace
+
+Runner::Runner(std::unique_ptr<Executor> executor, std::shared_ptr<EnginePort> port)
+    : port_(std::move(port)), executor_(std::move(executor)) {}
+
+Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executor,
+                                               const RunnerOptions& options, const Clock& clock) {
+  CHORUS_CHECK(executor != nullptr);
+  auto port = std::make_shared<EnginePort>(clock);
+  CHORUS_ASSIGN_OR_RETURN(port->options, derive(options, executor->info()));
+  CHORUS_ASSIGN_OR_RETURN(
+      auto scheduler,
+      DecodeFirstScheduler::create({.max_batch_tokens = port->options.max_batch_tokens,
+                                    .max_decode_sequences = port->options.max_decode_sequences,
+                                    .prefill_chunk = port->options.prefill_chunk}));
+  std::random_device entropy;
+  const uint64_t seed = static_cast<uint64_t>(entropy()) << 32 | entropy();
+  std::unique_ptr<Runner> runner(new Runner(std::move(executor), std::move(port)));
+  runner->loop_ =
+      std::make_unique<EngineLoop>(*runner->executor_, std::move(scheduler), *runner->port_, seed);
+  Event started;
+  Status status;
+  {
+    const MutexLock lock(runner->join_mutex_);
+    runner->thread_ = std::thread([loop = runner->loop_.get(), &started, &status] {
+      status = loop->initialize();
+      const bool ok = status.ok();
+      started.set();  // from here on `status` and `started` may be gone
+      if (ok) loop->run();
+    });
+  }
+  started.wait();
+  if (!status.ok()) return status;
+  return runner;
+}
+
+Runner::~Runner() { shutdown(); }
+
+const EffectiveOptions& Runner::effective() const { return port_->options; }
+
+Result<Session> Runner::open(const SessionOptions& options) {
+  const int32_t max_sessions = port_->options.executor.max_sessions;
+  if (!port_->sessions.try_take(max_sessions))
+    return resource_exhausted(
+        "max_sessions", "expected fewer than " + std::to_string(max_sessions) + " open sessions");
+  auto shared =
+      std::make_shared<SessionShared>(port_->next_key.fetch_add(1, std::memory_order_relaxed));
+  if (!port_->inbox.post(OpenCommand{shared, options})) {
+    port_->sessions.give_back();
+    return unavailable("engine", "the engine is stopping");
+  }
+  return Session(port_, std::move(shared));
+}
+
+RunnerMetrics Runner::metrics() const {
+  const MutexLock lock(port_->metrics_mutex);
+  RunnerMetrics metrics = port_->metrics;
+  metrics.waiting = port_->queue.taken();
+  return metrics;
+}
+
+void Runner::shutdown() {
+  port_->inbox.stop();
+  const MutexLock lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace chorus

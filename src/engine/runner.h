@@ -1,0 +1,60 @@
+// Many sessions in one batch: the owner of the engine thread.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "engine/metrics.h"
+#include "engine/options.h"
+#include "engine/session.h"
+#include "exec/executor.h"
+
+namespace chorus {
+
+class EngineLoop;
+
+// Runs the generations of its sessions step by step on one engine thread, which alone touches the
+// executor and the scheduler. Callers post commands and read their own outboxes; nothing polls.
+//
+// After an aborted step its inputs are run again once, each alone, and only those that fail alone
+// end with error. One bad input ends its own generation; the session can be used again.
+// Thread: any, for every call.
+class Runner {
+ public:
+  // Starts the engine thread and waits until the executor is initialised on it. Fails with the
+  // executor's error, or with kInvalidArgument naming an option that does not go with the others.
+  // `clock` outlives the Runner, its sessions and handles.
+  static Result<std::unique_ptr<Runner>> create(std::unique_ptr<Executor> executor,
+                                                const RunnerOptions& options, const Clock& clock);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  const EffectiveOptions& effective() const;
+
+  // An empty session, at once: the executor opens it behind the commands posted before, and what it
+  // refuses ends the session's generations with its error. kResourceExhausted (field max_sessions)
+  // when so many are open, kUnavailable when the engine is stopping.
+  Result<Session> open(const SessionOptions& options = {});
+
+  // The state after the last step. Never waits for one.
+  RunnerMetrics metrics() const;
+
+  // Ends every generation with reason cancelled, closes every session and stops the engine thread,
+  // after the step in flight. Idempotent; returns when it is done, to every caller.
+  void shutdown();
+
+ private:
+  Runner(std::unique_ptr<Executor> executor, std::shared_ptr<EnginePort> port);
+
+  const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
+  const std::unique_ptr<Executor> executor_;
+  std::unique_ptr<EngineLoop> loop_;
+  Mutex join_mutex_;
+  std::thread thread_ CHORUS_GUARDED_BY(join_mutex_);
+};
+
+}  // namespace chorus

@@ -1,0 +1,117 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/generation_state.h"
+#include "engine/port.h"
+
+namespace chorus {
+
+Session::Session(std::shared_ptr<EnginePort> port, std::shared_ptr<SessionShared> shared)
+    : port_(std::move(port)), shared_(std::move(shared)) {}
+
+Session::~Session() { post_close(false); }
+
+Session& Session::operator=(Session&& other) noexcept {
+  if (this != &other) {
+    post_close(false);
+    port_ = std::move(other.port_);
+    shared_ = std::move(other.shared_);
+  }
+  return *this;
+}
+
+void Session::close() { post_close(true); }
+
+void Session::post_close(bool wait) {
+  if (shared_ == nullptr) return;
+  auto closed = wait ? std::make_shared<Event>() : nullptr;
+  const bool posted = port_->inbox.post(CloseCommand{shared_->key, closed});
+  // After the command, so that whoever takes the place is opened behind it.
+  port_->sessions.give_back();
+  shared_ = nullptr;
+  if (posted && wait) closed->wait();
+}
+
+Position Session::position() const {
+  CHORUS_CHECK(valid());
+  return shared_->position.load(std::memory_order_acquire);
+}
+
+Result<GenerationHandle> Session::generate(std::vector<TokenId> prompt,
+                                           const GenerationOptions& options) {
+  if (options.max_new_tokens < 1)
+    return invalid_argument("max_tokens",
+                            "expected at least 1, found " + std::to_string(options.max_new_tokens));
+  return start(std::move(prompt), options);
+}
+
+Result<GenerationHandle> Session::append(std::vector<TokenId> tokens,
+                                         const GenerationOptions& options) {
+  GenerationOptions without_output = options;
+  without_output.max_new_tokens = 0;
+  return start(std::move(tokens), std::move(without_output));
+}
+
+Status Session::check_prompt(const std::vector<TokenId>& prompt,
+                             const GenerationOptions& options) const {
+  if (prompt.empty()) return invalid_argument("prompt", "expected at least one token, found none");
+  const int32_t vocabulary = port_->options.executor.vocabulary;
+  const auto unknown = std::find_if(prompt.begin(), prompt.end(), [&](TokenId token) {
+    return token < 0 || token >= vocabulary;
+  });
+  if (unknown != prompt.end())
+    return invalid_argument("prompt", "expected ids from 0 to " + std::to_string(vocabulary - 1) +
+                                          ", found " + std::to_string(*unknown) + " at index " +
+                                          std::to_string(unknown - prompt.begin()));
+  if (options.score_from.has_value() && *options.score_from < 0)
+    return invalid_argument("score_from",
+                            "expected at least 0, found " + std::to_string(*options.score_from));
+  return {};
+}
+
+Status Session::check_length(size_t num_prompt, int32_t max_new_tokens) const {
+  const EffectiveOptions& options = port_->options;
+  const int64_t pool_tokens =
+      static_cast<int64_t>(options.pool_blocks) * options.executor.block_size;
+  const int64_t prompt_end = position() + static_cast<int64_t>(num_prompt);
+  const int64_t needed = prompt_end + max_new_tokens;
+  const auto check = [&](int64_t limit, const std::string& what) -> Status {
+    if (needed <= limit) return {};
+    const bool prompt_alone = prompt_end + std::min(max_new_tokens, 1) > limit;
+    return invalid_argument(prompt_alone ? "prompt" : "max_tokens",
+                            "expected at most " + std::to_string(limit) + " tokens in " + what +
+                                ", found " + std::to_string(needed) + " (" +
+                                std::to_string(prompt_end) + " given and " +
+                                std::to_string(max_new_tokens) + " to generate)");
+  };
+  CHORUS_RETURN_IF_ERROR(check(options.executor.max_session_tokens, "a session"));
+  return check(pool_tokens, "the pool");
+}
+
+Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationOptions options) {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  CHORUS_RETURN_IF_ERROR(check_prompt(prompt, options));
+  if (shared_->is_live.load(std::memory_order_acquire))
+    return invalid_argument("session", "expected no live generation, found one");
+  CHORUS_RETURN_IF_ERROR(check_length(prompt.size(), options.max_new_tokens));
+  const int32_t max_queued = port_->options.max_queued_generations;
+  if (!port_->queue.try_take(max_queued))
+    return resource_exhausted(
+        "queue", "expected fewer than " + std::to_string(max_queued) + " waiting generations");
+  std::sort(options.stop_tokens.begin(), options.stop_tokens.end());
+  const uint64_t number = port_->next_key.fetch_add(1, std::memory_order_relaxed);
+  auto generation = std::make_shared<GenerationState>(port_, shared_->key, number,
+                                                      std::move(options), port_->clock.now_ns());
+  shared_->is_live.store(true, std::memory_order_release);
+  if (!port_->inbox.post(StartCommand{generation, std::move(prompt)})) {
+    shared_->is_live.store(false, std::memory_order_release);
+    port_->queue.give_back();
+    return unavailable("engine", "the engine is stopping");
+  }
+  return GenerationHandle(std::move(generation));
+}
+
+}  // namespace chorus

@@ -1,0 +1,66 @@
+// One token history, held by its owner.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/generation.h"
+#include "engine/options.h"
+
+namespace chorus {
+
+struct EnginePort;
+struct SessionShared;
+
+// A session of a Runner. Move-only; it belongs to one thread at a time. It may outlive the Runner,
+// and then refuses everything with kUnavailable.
+//
+// Context rule: the context after a generation is the context before, the tokens given, and exactly
+// the tokens delivered. A generation that is cancelled or fails while its prompt is consumed leaves
+// the part consumed so far. A session has one live generation at most.
+class Session {
+ public:
+  Session() = default;
+  Session(std::shared_ptr<EnginePort> port, std::shared_ptr<SessionShared> shared);
+  ~Session();  // as close(), without waiting
+  Session(Session&& other) noexcept = default;
+  Session& operator=(Session&& other) noexcept;
+  bool valid() const { return shared_ != nullptr; }
+
+  // Consumes tokens and generates. Refused at once, with nothing changed:
+  //   kInvalidArgument  session (a generation is live, or closed), prompt (empty, an unknown id, or
+  //                     longer than a session or the pool can be), max_tokens (below 1, or too many
+  //                     beside the prompt; the message names the tokens it would need), score_from
+  //   kResourceExhausted  queue (max_queued_generations wait already)
+  //   kUnavailable        engine (it is stopping)
+  // What only the executor can refuse (sampling parameters, session options) ends the generation
+  // with error. It waits for blocks, first in first out, until prompt and max_new_tokens fit the
+  // pool beside all that is held and promised; idle sessions hold theirs until they are closed.
+  Result<GenerationHandle> generate(std::vector<TokenId> prompt, const GenerationOptions& options);
+
+  // Consumes tokens without generating; ends with reason length. max_new_tokens, seed and stop
+  // tokens are not read. Refused as generate.
+  Result<GenerationHandle> append(std::vector<TokenId> tokens,
+                                  const GenerationOptions& options = {});
+
+  // The tokens of the context, delivered ones included. It moves while a generation is live.
+  // Requires: valid().
+  Position position() const;
+
+  // Cancels the live generation, and returns when the session's blocks are back in the pool: within
+  // one step. Nothing happens when it is closed already.
+  void close();
+
+ private:
+  Result<GenerationHandle> start(std::vector<TokenId> prompt, GenerationOptions options);
+  Status check_prompt(const std::vector<TokenId>& prompt, const GenerationOptions& options) const;
+  Status check_length(size_t num_prompt, int32_t max_new_tokens) const;
+  void post_close(bool wait);
+
+  std::shared_ptr<EnginePort> port_;       // owners: Runner, sessions, generations
+  std::shared_ptr<SessionShared> shared_;  // owners: this and the engine's record of the session
+};
+
+}  // namespace chorus
