@@ -28,7 +28,7 @@ void EngineLoop::run() {
   while (port_.inbox.take(!has_work, commands_)) {
     handle_commands();
     admit();
-    deliver();
+    if (!commands_.empty() || !deliveries_.empty()) deliver();
     has_work = step();
   }
   handle_commands();
