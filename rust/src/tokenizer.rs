@@ -1,9 +1,9 @@
 //! Byte-level BPE ("gpt2" in GGUF terms) over the Hugging Face model, from a vocabulary in memory.
 
 use crate::error::{Code, Error, Result};
+use ahash::AHashSet;
 use aho_corasick::{AhoCorasick, MatchKind};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 use tokenizers::models::bpe::{Vocab, BPE};
 use tokenizers::pattern::Pattern;
 use tokenizers::utils::SysRegex;
@@ -150,38 +150,45 @@ fn token_ids<'a>(tokens: &[&'a [u8]]) -> Result<(Vec<&'a str>, Vocab)> {
     Ok((texts, ids))
 }
 
-fn merge_pairs(merges: &[&[u8]], ids: &Vocab) -> Result<Vec<(String, String)>> {
+/// Left and right of a merge, None where it is malformed.
+fn merge_pair(merge: &str) -> Option<(&str, &str)> {
+    merge
+        .split_once(' ')
+        .filter(|(left, right)| !left.is_empty() && !right.is_empty() && !right.contains(' '))
+}
+
+fn merge_pairs(merges: &[&[u8]]) -> Result<Vec<(String, String)>> {
     let mut pairs = Vec::with_capacity(merges.len());
-    let mut seen = HashSet::with_capacity(merges.len());
-    let mut joined = String::new();
+    let mut seen = AHashSet::with_capacity(merges.len());
     for (index, merge) in merges.iter().enumerate() {
         let field = || format!("tokenizer.merges[{index}]");
         let text = utf8(merge, field)?;
-        let two = text
-            .split_once(' ')
-            .filter(|(a, b)| !a.is_empty() && !b.is_empty());
-        let Some((left, right)) = two.filter(|(_, b)| !b.contains(' ')) else {
+        let Some((left, right)) = merge_pair(text) else {
             return Err(data_loss(
                 field(),
                 "expected two tokens with one space between",
             ));
         };
-        joined.clear();
-        joined.push_str(left);
-        joined.push_str(right);
-        let id_of = |token: &str| {
-            ids.get(token).copied().ok_or_else(|| {
-                data_loss(field(), format!("{token:?} is no token of the vocabulary"))
-            })
-        };
-        let pair = (id_of(left)?, id_of(right)?);
-        id_of(&joined)?;
         // Of two equal merges the first counts, since it has the better rank.
-        if seen.insert(pair) {
+        if seen.insert(text) {
             pairs.push((left.to_owned(), right.to_owned()));
         }
     }
     Ok(pairs)
+}
+
+/// The error of the first merge that names a token which the vocabulary does not have.
+fn unknown_merge(merges: &[&[u8]], tokens: &[&str]) -> Option<Error> {
+    let known: AHashSet<&str> = tokens.iter().copied().collect();
+    merges.iter().enumerate().find_map(|(index, merge)| {
+        let (left, right) = merge_pair(std::str::from_utf8(merge).ok()?)?;
+        let joined = format!("{left}{right}");
+        let unknown = [left, right, &joined]
+            .into_iter()
+            .find(|token| !known.contains(token))?;
+        let message = format!("{unknown:?} is no token of the vocabulary");
+        Some(data_loss(format!("tokenizer.merges[{index}]"), message))
+    })
 }
 
 fn token_types(numbers: &[i32], num_tokens: usize) -> Result<Vec<TokenType>> {
@@ -216,26 +223,51 @@ fn special_id(id: i32, num_tokens: usize, name: &str) -> Result<Option<u32>> {
     }
 }
 
-/// The bytes that a token stands for.
-fn piece(text: &str, kind: TokenType, bytes: &HashMap<char, u8>, index: usize) -> Result<Vec<u8>> {
+/// The byte that each symbol stands for, by code point.
+struct SymbolBytes([Option<u8>; 0x200]);
+
+impl SymbolBytes {
+    fn new(symbols: &[char; 256]) -> Self {
+        let mut bytes = [None; 0x200];
+        for (byte, symbol) in (0u8..=255).zip(symbols) {
+            bytes[*symbol as usize] = Some(byte);
+        }
+        SymbolBytes(bytes)
+    }
+    fn byte(&self, symbol: char) -> Option<u8> {
+        self.0.get(symbol as usize).copied().flatten()
+    }
+}
+
+/// Appends the bytes that a token stands for; false if it is malformed.
+fn append_piece(text: &str, kind: TokenType, bytes: &SymbolBytes, pieces: &mut Vec<u8>) -> bool {
     match kind {
         TokenType::Normal | TokenType::Unused => {
-            // A token with a character that stands for no byte is taken as it is written.
-            let decoded: Option<Vec<u8>> = text.chars().map(|c| bytes.get(&c).copied()).collect();
-            Ok(decoded.unwrap_or_else(|| text.as_bytes().to_vec()))
+            let start = pieces.len();
+            for symbol in text.chars() {
+                let Some(byte) = bytes.byte(symbol) else {
+                    // A token with a character that stands for no byte is taken as it is written.
+                    pieces.truncate(start);
+                    pieces.extend_from_slice(text.as_bytes());
+                    return true;
+                };
+                pieces.push(byte);
+            }
         }
-        TokenType::Byte => text
-            .strip_prefix("<0x")
-            .and_then(|rest| rest.strip_suffix('>'))
-            .filter(|hex| hex.len() == 2 && hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok())
-            .map(|byte| vec![byte])
-            .ok_or_else(|| {
-                let field = format!("tokenizer.tokens[{index}]");
-                data_loss(field, "a byte token that is not written <0xHH>")
-            }),
-        _ => Ok(text.as_bytes().to_vec()),
+        TokenType::Byte => {
+            let hex = text
+                .strip_prefix("<0x")
+                .and_then(|rest| rest.strip_suffix('>'));
+            let hex =
+                hex.filter(|hex| hex.len() == 2 && hex.bytes().all(|d| d.is_ascii_hexdigit()));
+            match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                Some(byte) => pieces.push(byte),
+                None => return false,
+            }
+        }
+        _ => pieces.extend_from_slice(text.as_bytes()),
     }
+    true
 }
 
 fn added(texts: &[&str], ids: Vec<u32>) -> Result<Option<Added>> {
@@ -279,7 +311,7 @@ impl Tokenizer {
 
         let (texts, ids) = token_ids(&vocabulary.tokens)?;
         let types = token_types(vocabulary.types, texts.len())?;
-        let pairs = merge_pairs(&vocabulary.merges, &ids)?;
+        let pairs = merge_pairs(&vocabulary.merges)?;
         let bos = special_id(vocabulary.bos, texts.len(), "bos")?;
         let eos = special_id(vocabulary.eos, texts.len(), "eos")?;
         special_id(vocabulary.unknown, texts.len(), "unknown")?;
@@ -293,14 +325,17 @@ impl Tokenizer {
         };
 
         let all_symbols = byte_symbols();
-        let bytes: HashMap<char, u8> = (0u8..=255).map(|b| (all_symbols[b as usize], b)).collect();
+        let bytes = SymbolBytes::new(&all_symbols);
         let symbols = all_symbols.map(|symbol| {
             Some(symbol).filter(|s| ids.contains_key(s.encode_utf8(&mut [0; 4]) as &str))
         });
         let mut pieces = Vec::new();
         let mut ends = vec![0u64];
         for (index, text) in texts.iter().enumerate() {
-            pieces.extend(piece(text, types[index], &bytes, index)?);
+            if !append_piece(text, types[index], &bytes, &mut pieces) {
+                let field = format!("tokenizer.tokens[{index}]");
+                return Err(data_loss(field, "a byte token that is not written <0xHH>"));
+            }
             ends.push(pieces.len() as u64);
         }
         let of_type = |wanted: &dyn Fn(TokenType) -> bool| -> Vec<u32> {
@@ -317,7 +352,10 @@ impl Tokenizer {
         )?;
 
         let bpe = BPE::builder().vocab_and_merges(ids, pairs).build();
-        let bpe = bpe.map_err(|e| data_loss("tokenizer.merges", e.to_string()))?;
+        let bpe = bpe.map_err(|e| {
+            let unknown = unknown_merge(&vocabulary.merges, &texts);
+            unknown.unwrap_or_else(|| data_loss("tokenizer.merges", e.to_string()))
+        })?;
         Ok(Tokenizer {
             bpe,
             splits,

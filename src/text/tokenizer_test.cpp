@@ -203,7 +203,7 @@ TEST(Tokenizer, EncodesVeryLongWords) {
   for (const std::string& unit : {std::string("l"), std::string(" "), std::string("."),
                                   std::string("1"), std::string("\xc3\xa9"), std::string("\xff")}) {
     std::string text;
-    while (text.size() < 300'000) text += unit;
+    while (text.size() < 100'000) text += unit;
     text += "x";
     const auto ids = tokenizer->encode(text);
     ASSERT_TRUE(ids.ok()) << ids.status().to_string();
