@@ -23,7 +23,7 @@ const LIVE_BYTES_PER_INPUT_BYTE: usize = 64;
 const OUTPUT_BYTES_BASE: usize = 1 << 20;
 const OUTPUT_BYTES_PER_INPUT_BYTE: usize = 8;
 const TIME: Duration = Duration::from_secs(5);
-const STACK_BYTES: usize = 1 << 30;
+const STACK_BYTES: usize = 256 << 20;
 
 const NAME: &str = "chat_template";
 

@@ -1,7 +1,7 @@
 //! Limits on what a chat template may use. A template comes out of a model file that nobody vetted,
 //! and two faults cannot be caught as a panic: a stack overflow and a failed allocation. So a
 //! template runs on a thread of its own with a large stack, and the allocator watches that thread: when
-//! it holds too much memory or works past its deadline, it is stopped for good inside the allocator
+//! it holds too much memory (stack included) or works past its deadline, it is stopped for good inside the allocator
 //! and its caller gets an error. Such a thread is never resumed, and what it holds stays allocated;
 //! the owner of the template refuses to start another (see `chat_template.rs`), so that a bad
 //! template costs one stopped thread.
@@ -9,7 +9,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, RecvTimeoutError};
 use std::sync::Arc;
 use std::thread;
@@ -46,14 +46,30 @@ struct Budget {
     live: AtomicI64,
     calls: AtomicU32,
     limit: i64,
+    /// Address below which the stack may not grow.
+    stack_end: AtomicUsize,
     deadline: Instant,
     state: AtomicU8,
+}
+
+/// An address in the stack frame of the caller.
+fn stack_address() -> usize {
+    let marker = 0u8;
+    std::hint::black_box(&marker) as *const u8 as usize
 }
 
 impl Budget {
     /// The state that the thread has to stop with, once it has `bytes` more.
     fn charge(&self, bytes: i64) -> u8 {
         let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // A recursion without end (values that contain themselves) shows here before the stack is
+        // full, also while values are dropped.
+        if stack_address() < self.stack_end.load(Ordering::Relaxed) {
+            return OVER_MEMORY;
+        }
+        if bytes <= 0 {
+            return RUNNING;
+        }
         if live > self.limit {
             return OVER_MEMORY;
         }
@@ -81,7 +97,7 @@ fn charge(bytes: i64) {
     // SAFETY: the thread that set the pointer keeps the budget alive and clears the pointer first.
     let budget = unsafe { &*budget };
     let state = budget.charge(bytes);
-    if state != RUNNING && bytes > 0 {
+    if state != RUNNING {
         budget.state.store(state, Ordering::Release);
         loop {
             // Nothing may be allocated or unwound here, so the thread waits for the process to end.
@@ -120,6 +136,7 @@ pub fn run_limited<T: Send + 'static>(
         live: AtomicI64::new(0),
         calls: AtomicU32::new(0),
         limit: limits.live_bytes,
+        stack_end: AtomicUsize::new(0),
         deadline: Instant::now() + limits.time,
         state: AtomicU8::new(RUNNING),
     });
@@ -128,6 +145,8 @@ pub fn run_limited<T: Send + 'static>(
     let started = thread::Builder::new()
         .stack_size(limits.stack_bytes)
         .spawn(move || {
+            let stack_end = stack_address() - limits.stack_bytes / 4 * 3;
+            thread_budget.stack_end.store(stack_end, Ordering::Relaxed);
             BUDGET.with(|cell| cell.set(&*thread_budget));
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             BUDGET.with(|cell| cell.set(null()));

@@ -33,6 +33,7 @@ struct RenderOptions {
 // A jinja2 template in the environment of Hugging Face's apply_chat_template: trim_blocks,
 // lstrip_blocks, loop controls, raise_exception, strftime_now, tojson as json.dumps, Python's
 // methods of strings, lists and dictionaries, Python's way to print None, True, lists and floats.
+// Known difference: there are no tuples, so they print as lists; {% generation %} is unknown.
 //
 // Templates come from files that nobody vetted. A rendering has limits on steps, recursion, output,
 // memory and time (5 s), all of which end in kResourceExhausted on "chat_template". One that had to

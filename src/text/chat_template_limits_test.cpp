@@ -28,7 +28,13 @@ std::vector<Malicious> malicious_templates() {
   const std::string grow =
       "{% set ns = namespace(x='0123456789') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}"
       "{% endfor %}{{ ns.x | length }}";
+  const std::string cycle =
+      "{% set a = namespace() %}{% set a.x = [a] %}{% set b = namespace() %}{% set b.x = [b] %}";
   return {
+      {"cycle, compared", cycle + "{{ a == b }}", Code::kResourceExhausted},
+      {"cycle, sorted", cycle + "{{ [a, b] | sort | length }}", Code::kResourceExhausted},
+      {"cycle, as a key", cycle + "{{ {a: 1} }}", Code::kResourceExhausted},
+      {"cycle, concatenated", cycle + "{{ (a ~ '') | length }}", Code::kResourceExhausted},
       {"loop without end", forever + "{% endfor %}{% endfor %}", Code::kResourceExhausted},
       {"endless output", forever + "xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
        Code::kResourceExhausted},
@@ -74,7 +80,7 @@ TEST(ChatTemplateLimits, MaliciousTemplatesEndAsErrors) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     EXPECT_FALSE(rendered.ok()) << rendered.value().substr(0, 100);
     EXPECT_EQ(rendered.status().code(), malicious.code) << rendered.status().to_string();
-    EXPECT_LT(elapsed.count(), 7.0);
+    EXPECT_LT(elapsed.count(), 20.0);  // the limit is 5 s; the rest is for a busy machine
     // Still an error the second time, and at once for one that had to be stopped.
     EXPECT_FALSE((*created)->render_json("[]").ok());
   }
