@@ -12,7 +12,7 @@ static_assert(static_cast<int>(WeightType::kQ8_0) == kWeightQ8_0);
 
 const Kernels& kernels_for(Isa isa) {
   CHORUS_CHECK(isa_supported(isa));
-#if defined(__x86_64__)
+#if defined(__x86_64__) && __has_include("cpu/kernels/avx512.cpp")
   if (isa == Isa::kAvx512) return avx512_kernels();
 #endif
   return generic_kernels();

@@ -1,0 +1,341 @@
+#include "cpu/interpreter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cpu/attention_tiles.h"
+#include "cpu/float_mode.h"
+
+namespace chorus::cpu {
+
+namespace {
+
+int32_t num_blocks_of(int32_t columns) { return (columns + kBlock - 1) / kBlock; }
+int64_t num_quads(int64_t rows) { return (rows + kQuad - 1) / kQuad; }
+
+float* floats(AlignedBuffer& buffer) { return reinterpret_cast<float*>(buffer.bytes().data()); }
+
+AlignedBuffer float_buffer(int64_t count) {
+  return AlignedBuffer(static_cast<size_t>(count) * sizeof(float));
+}
+
+float* at(float* arena, const View& view, int32_t row) {
+  return arena + view.offset + int64_t{row} * view.stride;
+}
+
+}  // namespace
+
+Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
+                         ThreadPool& pool, int32_t body_rows)
+    : program_(program),
+      plan_(std::move(plan)),
+      kernels_(kernels),
+      kv_(kv),
+      pool_(pool),
+      body_rows_(body_rows),
+      body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
+      tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
+      kept_(float_buffer(int64_t{plan_.selected.width} * body_rows)) {
+  const int64_t blocks = std::max(num_quads(body_rows) * num_blocks_of(plan_.body.max_columns),
+                                  num_quads(kTailRows) * num_blocks_of(plan_.tail.max_columns));
+  bool quantize = false;
+  bool prepare_f32 = false;
+  for (const Stage* stage : {&plan_.body, &plan_.tail}) {
+    for (const Instruction& instruction : stage->instructions) {
+      quantize |= instruction.quantize;
+      prepare_f32 |= instruction.prepare_f32;
+    }
+  }
+  if (quantize) quantised_ = AlignedBuffer(static_cast<size_t>(blocks) * sizeof(QuadBlock));
+  if (prepare_f32) prepared_ = float_buffer(blocks * kBlock * kQuad);
+  for (const RopeTable& table : program.graph().ropes) {
+    Rope rope;
+    rope.frequencies.resize(static_cast<size_t>(table.dims / 2));
+    kernels.rope_frequencies(table.theta, table.dims,
+                             table.factors.empty() ? nullptr : table.factors.data(),
+                             rope.frequencies.data());
+    rope.angles = float_buffer(int64_t{table.dims} * body_rows);
+    ropes_.push_back(std::move(rope));
+  }
+  for (const KvLayer& layer : program.graph().kv_layers) {
+    scratch_bytes_ = std::max(scratch_bytes_, attention_scratch_bytes(layer.head_dim));
+  }
+  scratch_bytes_ = (scratch_bytes_ + 127) / 128 * 128;
+  scratch_ = AlignedBuffer(scratch_bytes_ * static_cast<size_t>(pool.num_threads()));
+}
+
+const float* Interpreter::logits(int32_t i) const {
+  const auto* arena = reinterpret_cast<const float*>(tail_arena_.bytes().data());
+  return arena + plan_.logits.offset + int64_t{i} * plan_.logits.stride;
+}
+
+Interpreter::Share Interpreter::share_rows(int32_t rows, int thread) const {
+  const Range quads = share_of(num_quads(rows), pool_.num_threads(), thread);
+  const auto begin = std::min(rows, static_cast<int32_t>(quads.begin * kQuad));
+  const auto end = std::min(rows, static_cast<int32_t>(quads.end * kQuad));
+  return {thread, begin, end - begin};
+}
+
+void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_kept,
+                           std::span<uint8_t> not_finite) {
+  Work work;
+  work.arena = floats(body_arena_);
+  work.rows = slice.row_count;
+  work.step = &step;
+  work.first_row = slice.row_begin;
+  work.not_finite = not_finite.data() + slice.row_begin;
+  float* kept = floats(kept_) + int64_t{first_kept} * plan_.selected.width;
+  pool_.run([&](int thread) {
+    const FloatMode mode;
+    const Share share = share_rows(work.rows, thread);
+    compute_angles(work, share);
+    run_stage(plan_.body, work, share);
+    // select_rows: this thread's rows among the wanted.
+    for (size_t i = 0; i < slice.wanted.size(); ++i) {
+      const int32_t row = slice.wanted[i] - slice.row_begin;
+      if (row < share.begin || row >= share.begin + share.rows) continue;
+      std::memcpy(kept + static_cast<int64_t>(i) * plan_.selected.width,
+                  at(work.arena, plan_.selected, row),
+                  static_cast<size_t>(plan_.selected.width) * sizeof(float));
+    }
+  });
+}
+
+void Interpreter::run_tail(std::span<const int32_t> kept_rows, int thread) {
+  Work work;
+  work.arena = floats(tail_arena_);
+  work.rows = static_cast<int32_t>(kept_rows.size());
+  const Share share = share_rows(work.rows, thread);
+  for (int32_t i = share.begin; i < share.begin + share.rows; ++i) {
+    std::memcpy(at(work.arena, plan_.tail_input, i),
+                floats(kept_) + int64_t{kept_rows[static_cast<size_t>(i)]} * plan_.tail_input.width,
+                static_cast<size_t>(plan_.tail_input.width) * sizeof(float));
+  }
+  run_stage(plan_.tail, work, share);
+  pool_.barrier();
+}
+
+void Interpreter::run_stage(const Stage& stage, const Work& work, const Share& share) {
+  for (const Instruction& instruction : stage.instructions) {
+    switch (instruction.op->kind) {
+      case OpKind::kEmbed:
+        embed(instruction, work, share);
+        break;
+      case OpKind::kRope:
+        rope(instruction, work, share);
+        break;
+      case OpKind::kLinear:
+        linear(instruction, work, share);
+        break;
+      case OpKind::kUpdateAndAttend:
+        update_and_attend(instruction, work, share);
+        break;
+      default:
+        run_row_wise(instruction, work, share);
+    }
+  }
+}
+
+void Interpreter::embed(const Instruction& instruction, const Work& work, const Share& share) {
+  EmbedArgs args;
+  args.weights = instruction.weights;
+  args.columns = instruction.output.width;
+  args.k_blocks = num_blocks_of(args.columns);
+  args.tokens = work.step->tokens.data() + work.first_row + share.begin;
+  args.rows = share.rows;
+  args.out = at(work.arena, instruction.output, share.begin);
+  args.out_stride = instruction.output.stride;
+  kernels_.embed[instruction.weight_type](args);
+}
+
+void Interpreter::compute_angles(const Work& work, const Share& share) {
+  for (size_t i = 0; i < ropes_.size(); ++i) {
+    const int32_t dims = program_.graph().ropes[i].dims;
+    kernels_.rope_angles({ropes_[i].frequencies.data(), dims,
+                          work.step->positions.data() + work.first_row + share.begin, share.rows,
+                          floats(ropes_[i].angles) + int64_t{share.begin} * dims});
+  }
+}
+
+void Interpreter::rope(const Instruction& instruction, const Work& work, const Share& share) {
+  const Op& op = *instruction.op;
+  const auto table = static_cast<size_t>(op.rope);
+  RopeArgs args;
+  args.x = at(work.arena, instruction.inputs[0], share.begin);
+  args.x_stride = instruction.inputs[0].stride;
+  args.out = at(work.arena, instruction.output, share.begin);
+  args.out_stride = instruction.output.stride;
+  args.rows = share.rows;
+  args.num_heads = instruction.output.width / op.head_dim;
+  args.head_dim = op.head_dim;
+  args.dims = program_.graph().ropes[table].dims;
+  args.half = op.pairing == RopePairing::kHalf;
+  args.angles = floats(ropes_[table].angles) + int64_t{share.begin} * args.dims;
+  kernels_.rope(args);
+}
+
+void Interpreter::run_row_wise(const Instruction& instruction, const Work& work,
+                               const Share& share) {
+  const Op& op = *instruction.op;
+  const View& a = instruction.inputs[0];
+  const View& out = instruction.output;
+  if (op.kind == OpKind::kRmsNorm) {
+    kernels_.rms_norm({at(work.arena, a, share.begin), a.stride, at(work.arena, out, share.begin),
+                       out.stride, share.rows, out.width,
+                       op.group_width == 0 ? out.width : op.group_width,
+                       reinterpret_cast<const float*>(instruction.weights), op.epsilon});
+    return;
+  }
+  ElementwiseArgs args;
+  args.a = at(work.arena, a, share.begin);
+  args.a_stride = a.stride;
+  if (op.inputs.size() == 2) {
+    args.b = at(work.arena, instruction.inputs[1], share.begin);
+    args.b_stride = instruction.inputs[1].stride;
+  }
+  args.out = at(work.arena, out, share.begin);
+  args.out_stride = out.stride;
+  args.rows = share.rows;
+  args.width = out.width;
+  args.scale = op.scale;
+  switch (op.kind) {
+    case OpKind::kAdd:
+      return kernels_.add(args);
+    case OpKind::kMul:
+      return kernels_.mul(args);
+    case OpKind::kScale:
+      return kernels_.scale(args);
+    case OpKind::kSilu:
+      return kernels_.silu(args);
+    case OpKind::kGelu:
+      return kernels_.gelu(args);
+    case OpKind::kSigmoid:
+      return kernels_.sigmoid(args);
+    case OpKind::kTanhSoftcap:
+      return kernels_.tanh_softcap(args);
+    default:
+      CHORUS_CHECK(false);
+  }
+}
+
+void Interpreter::prepare(const Instruction& instruction, const Work& work, const Share& share) {
+  const View& x = instruction.inputs[0];
+  PrepareArgs args;
+  args.x = at(work.arena, x, share.begin);
+  args.x_stride = x.stride;
+  args.columns = x.width;
+  args.tokens = share.rows;
+  args.k_blocks = num_blocks_of(x.width);
+  const int64_t first_block = int64_t{share.begin / kQuad} * args.k_blocks;
+  if (share.rows == 0) return;
+  if (instruction.quantize) {
+    args.out = reinterpret_cast<QuadBlock*>(quantised_.bytes().data()) + first_block;
+    kernels_.quantize(args);
+  }
+  if (instruction.prepare_f32) {
+    args.out = floats(prepared_) + first_block * kBlock * kQuad;
+    kernels_.prepare_f32(args);
+  }
+}
+
+void Interpreter::linear(const Instruction& instruction, const Work& work, const Share& share) {
+  prepare(instruction, work, share);
+  pool_.barrier();
+  const auto groups_of = [](const LinearPart& part) {
+    return int64_t{part.rows + kRowGroup - 1} / kRowGroup;
+  };
+  int64_t num_groups = 0;
+  for (const LinearPart& part : instruction.parts) num_groups += groups_of(part);
+  const Range mine = share_of(num_groups, pool_.num_threads(), share.thread);
+  int64_t first = 0;  // of the part at hand
+  for (const LinearPart& part : instruction.parts) {
+    const int64_t begin = std::max(mine.begin - first, int64_t{0});
+    const int64_t end = std::min(mine.end - first, groups_of(part));
+    first += groups_of(part);
+    if (begin >= end) continue;
+    LinearArgs args;
+    args.weights = part.weights;
+    args.k_blocks = num_blocks_of(instruction.inputs[0].width);
+    args.rows = part.rows;
+    args.group_begin = static_cast<int32_t>(begin);
+    args.group_end = static_cast<int32_t>(end);
+    args.activations = part.int8 ? quantised_.bytes().data() : prepared_.bytes().data();
+    args.tokens = work.rows;
+    args.bias = part.bias;
+    args.out = at(work.arena, part.out, 0);
+    args.out_stride = part.out.stride;
+    (part.int8 ? kernels_.linear_int8 : kernels_.linear_f32)[part.type](args);
+  }
+  pool_.barrier();
+}
+
+void Interpreter::update_and_attend(const Instruction& instruction, const Work& work,
+                                    const Share& share) {
+  const KvMemory::Layer& layer = kv_.layer(instruction.op->layer);
+  const View& k = instruction.inputs[1];
+  const View& v = instruction.inputs[2];
+  const View& out = instruction.output;
+  const int32_t num_groups = work.step->num_groups;
+  const int32_t* cells =
+      work.step->cells.data() + int64_t{work.first_row + share.begin} * num_groups + layer.group;
+  StoreKvArgs args;
+  args.layout = layer.layout;
+  args.num_heads = layer.num_heads;
+  args.k_arena = layer.k;
+  args.v_arena = layer.v;
+  args.k = at(work.arena, k, share.begin);
+  args.k_stride = k.stride;
+  args.v = at(work.arena, v, share.begin);
+  args.v_stride = v.stride;
+  args.rows = share.rows;
+  args.cells = cells;
+  args.cells_stride = num_groups;
+  args.not_finite = work.not_finite + share.begin;
+  kernels_.store_kv[kv_.type_index()](args);
+  pool_.barrier();
+  attend(instruction, work, share);
+  for (int32_t i = 0; i < share.rows; ++i) {  // a padded row attends to nothing
+    if (cells[int64_t{i} * num_groups] != kNoCell) continue;
+    std::fill_n(at(work.arena, out, share.begin + i), out.width, 0.0f);
+  }
+  pool_.barrier();
+}
+
+void Interpreter::attend(const Instruction& instruction, const Work& work, const Share& share) {
+  const Op& op = *instruction.op;
+  const Step& step = *work.step;
+  const KvMemory::Layer& layer = kv_.layer(op.layer);
+  const int32_t heads = op.num_heads / op.num_kv_heads;
+  const int32_t window = program_.graph().groups[static_cast<size_t>(layer.group)].policy.window;
+  AttentionQuery queries[kMaxTileQueries];
+  AttentionArgs args;
+  args.queries = queries;
+  args.layout = layer.layout;
+  args.scale = op.scale;
+  args.softcap = op.softcap;
+  args.scratch = scratch_.bytes().data() + scratch_bytes_ * static_cast<size_t>(share.thread);
+  const auto run_tile = [&](int32_t kv_head, const AttentionTile& tile) {
+    args.num_queries = 0;
+    for (int32_t i = 0; i < tile.row_count; ++i) {
+      const int32_t row = tile.row_begin - work.first_row + i;
+      const Position position = step.positions[static_cast<size_t>(tile.row_begin + i)];
+      for (int32_t head = 0; head < tile.head_count; ++head) {
+        const int32_t column = (kv_head * heads + tile.head_begin + head) * op.head_dim;
+        queries[args.num_queries++] = {at(work.arena, instruction.inputs[0], row) + column,
+                                       at(work.arena, instruction.output, row) + column,
+                                       first_visible(position, window), position};
+      }
+    }
+    const BlockTable& table = step.table(tile.sequence, layer.group);
+    args.k = layer.k + kv_head * layer.layout.head_bytes;
+    args.v = layer.v + kv_head * layer.layout.head_bytes;
+    args.blocks = table.blocks.data();
+    args.first_block = table.first_block;
+    kernels_.attention[kv_.type_index()](args);
+  };
+  for_attention_tasks(step, work.first_row, work.first_row + work.rows, layer.group,
+                      op.num_kv_heads, heads, window, pool_.num_threads(), share.thread, run_tile);
+}
+
+}  // namespace chorus::cpu

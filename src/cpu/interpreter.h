@@ -1,0 +1,91 @@
+// Runs the stages of a plan on the threads of a pool.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "cpu/kernels/kernels.h"
+#include "cpu/kv_memory.h"
+#include "cpu/plan.h"
+#include "exec/module.h"
+#include "program/program.h"
+
+namespace chorus::cpu {
+
+// Owns the memory of activations, sized for the most rows of a slice, and that of the kept rows.
+// Nothing is allocated after construction. Thread: engine; inside, the pool's.
+class Interpreter {
+ public:
+  // Rows that run through the tail together.
+  static constexpr int32_t kTailRows = 16;
+
+  // The references outlive this object. `plan` was made for body_rows and kTailRows.
+  Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
+              ThreadPool& pool, int32_t body_rows);
+
+  // Runs the body over a slice of at most body_rows rows and copies the wanted rows to kept rows
+  // [first_kept, first_kept + slice.wanted.size()). Marks rows as Module::run does.
+  void run_body(const Step& step, const Slice& slice, int32_t first_kept,
+                std::span<uint8_t> not_finite);
+
+  // Runs the tail over kept rows (at most kTailRows) on the calling thread of a pool job: every
+  // thread of the pool calls it with the same rows. Behind it stands a barrier.
+  void run_tail(std::span<const int32_t> kept_rows, int thread);
+
+  // Row i of the last run_tail; valid until the next.
+  const float* logits(int32_t i) const;
+  int32_t vocabulary() const { return plan_.logits.width; }
+  int32_t max_kept_rows() const { return body_rows_; }
+
+ private:
+  // What one stage works on: local rows [0, rows) of an arena.
+  struct Work {
+    float* arena = nullptr;
+    int32_t rows = 0;
+    const Step* step = nullptr;  // of the body
+    int32_t first_row = 0;       // of the step
+    uint8_t* not_finite = nullptr;
+  };
+  // One thread's part of the row-wise operators: whole quads.
+  struct Share {
+    int thread = 0;
+    int32_t begin = 0;
+    int32_t rows = 0;
+  };
+
+  Share share_rows(int32_t rows, int thread) const;
+  void run_stage(const Stage& stage, const Work& work, const Share& share);
+  void run_row_wise(const Instruction& instruction, const Work& work, const Share& share);
+  void embed(const Instruction& instruction, const Work& work, const Share& share);
+  void rope(const Instruction& instruction, const Work& work, const Share& share);
+  void linear(const Instruction& instruction, const Work& work, const Share& share);
+  void prepare(const Instruction& instruction, const Work& work, const Share& share);
+  void update_and_attend(const Instruction& instruction, const Work& work, const Share& share);
+  void attend(const Instruction& instruction, const Work& work, const Share& share);
+  void compute_angles(const Work& work, const Share& share);
+
+  const Program& program_;
+  const Plan plan_;
+  const Kernels& kernels_;
+  KvMemory& kv_;
+  ThreadPool& pool_;
+  const int32_t body_rows_;
+  AlignedBuffer body_arena_;
+  AlignedBuffer tail_arena_;
+  AlignedBuffer kept_;       // f32 [body_rows, width of the selected value]
+  AlignedBuffer quantised_;  // the preparations of one linear layer
+  AlignedBuffer prepared_;
+  AlignedBuffer scratch_;  // attention's, per thread
+  size_t scratch_bytes_ = 0;
+  struct Rope {
+    std::vector<double> frequencies;
+    AlignedBuffer angles;  // f32 [body_rows, dims], of the slice at work
+  };
+  std::vector<Rope> ropes_;
+};
+
+}  // namespace chorus::cpu

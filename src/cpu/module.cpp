@@ -1,0 +1,252 @@
+#include "cpu/module.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/random.h"
+#include "cpu/float_mode.h"
+
+namespace chorus::cpu {
+
+namespace {
+
+std::string expected(const std::string& what, int64_t found) {
+  return "expected " + what + ", found " + std::to_string(found);
+}
+
+Status check_options(const Program& program, const CpuOptions& options) {
+  constexpr int32_t kMaxThreads = 1024;
+  constexpr int32_t kMostTokens = 1 << 20;
+  if (options.threads < 1 || options.threads > kMaxThreads) {
+    return invalid_argument("threads", expected("1 to 1024", options.threads));
+  }
+  if (!is_block_size(options.block_size)) {
+    return invalid_argument("block_size", expected("1, 16, 32 or 64", options.block_size));
+  }
+  if (options.max_step_tokens < 1 || options.max_step_tokens > kMostTokens) {
+    return invalid_argument("max_step_tokens", expected("1 to 2^20", options.max_step_tokens));
+  }
+  const size_t groups = program.graph().groups.size();
+  if (options.num_blocks.size() != groups) {
+    return invalid_argument("num_blocks", expected(std::to_string(groups) + " layer groups",
+                                                   std::ssize(options.num_blocks)));
+  }
+  for (const int32_t blocks : options.num_blocks) {
+    // Cells are numbered in 32 bits.
+    const int32_t most = std::numeric_limits<int32_t>::max() / options.block_size;
+    if (blocks < 1 || blocks > most) {
+      return invalid_argument("num_blocks", expected("1 to " + std::to_string(most), blocks));
+    }
+  }
+  if (!isa_supported(options.isa)) {
+    return invalid_argument("isa", "this processor lacks " + std::string(isa_name(options.isa)));
+  }
+  return Status();
+}
+
+ModuleInfo make_info(const Program& program, const CpuOptions& options, const KvMemory& kv) {
+  ModuleInfo info;
+  for (const Method& method : program.methods()) {
+    info.methods.push_back({method.name, method.min_tokens, method.max_tokens, method.min_wanted});
+  }
+  for (size_t g = 0; g < program.graph().groups.size(); ++g) {
+    const LayerGroup& group = program.graph().groups[g];
+    info.groups.push_back({group.policy, group.layers, options.num_blocks[g],
+                           kv.bytes_per_cell(static_cast<int32_t>(g))});
+  }
+  info.vocabulary = program.vocabulary();
+  info.context = program.context();
+  info.block_size = options.block_size;
+  info.kv_identity = program.kv_identity();
+  return info;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program> program,
+                                                  const CpuOptions& options) {
+  CHORUS_RETURN_IF_ERROR(check_options(*program, options));
+  CHORUS_ASSIGN_OR_RETURN(Plan plan, make_plan(*program, options.activations == Activations::kInt8,
+                                               options.max_step_tokens, Interpreter::kTailRows));
+  CHORUS_ASSIGN_OR_RETURN(KvMemory kv, KvMemory::create(program->graph(), options.kv_type,
+                                                        options.block_size, options.num_blocks));
+  return std::unique_ptr<Module>(
+      new CpuModule(std::move(program), options, std::move(plan), std::move(kv)));
+}
+
+CpuModule::CpuModule(std::shared_ptr<const Program> program, const CpuOptions& options, Plan plan,
+                     KvMemory kv)
+    : program_(std::move(program)),
+      options_(options),
+      kernels_(kernels_for(options.isa)),
+      info_(make_info(*program_, options, kv)),
+      kv_(std::move(kv)),
+      pool_(options.threads),
+      interpreter_(*program_, std::move(plan), kernels_, kv_, pool_, options.max_step_tokens),
+      kept_index_(static_cast<size_t>(options.max_step_tokens), -1) {}
+
+Status CpuModule::begin(const Step& step) {
+  const auto rows = static_cast<size_t>(step.num_rows());
+  const size_t groups = info_.groups.size();
+  step_ = nullptr;
+  if (step.num_rows() > options_.max_step_tokens) {
+    return invalid_argument(
+        "step.tokens",
+        expected("at most " + std::to_string(options_.max_step_tokens) + " rows in a step",
+                 step.num_rows()));
+  }
+  if (step.num_groups != std::ssize(info_.groups) || step.cells.size() != rows * groups ||
+      step.positions.size() != rows || step.row_sequence.size() != rows ||
+      step.tables.size() != step.sequences.size() * groups) {
+    return invalid_argument("step", "its arrays do not fit its rows and this program's groups");
+  }
+  for (const TokenId token : step.tokens) {
+    if (token < 0 || token >= info_.vocabulary) {
+      return invalid_argument("step.tokens", expected("ids of the vocabulary", token));
+    }
+  }
+  for (const CellCopy& copy : step.copies) CHORUS_RETURN_IF_ERROR(kv_.copy_cells(copy));
+  step_ = &step;
+  next_row_ = 0;
+  num_kept_ = 0;
+  std::fill(kept_index_.begin(), kept_index_.end(), -1);
+  return Status();
+}
+
+Status CpuModule::run(int32_t method, const Slice& slice, std::span<uint8_t> not_finite) {
+  CHORUS_CHECK(step_ != nullptr);
+  CHORUS_CHECK_EQ(not_finite.size(), step_->tokens.size());
+  if (method < 0 || method >= std::ssize(info_.methods)) {
+    return invalid_argument("method", expected("a method of the program", method));
+  }
+  const MethodInfo& bounds = info_.methods[static_cast<size_t>(method)];
+  if (slice.row_count < bounds.min_tokens || slice.row_count > bounds.max_tokens) {
+    return invalid_argument("slice.row_count",
+                            expected(std::to_string(bounds.min_tokens) + " to " +
+                                         std::to_string(bounds.max_tokens) + " rows",
+                                     slice.row_count));
+  }
+  if (slice.row_begin != next_row_ || slice.row_count > step_->num_rows() - next_row_) {
+    return invalid_argument(
+        "slice.row_begin",
+        expected("the rows after " + std::to_string(next_row_), slice.row_begin));
+  }
+  for (size_t i = 0; i < slice.wanted.size(); ++i) {
+    const int32_t row = slice.wanted[i];
+    const int32_t previous = i == 0 ? slice.row_begin - 1 : slice.wanted[i - 1];
+    if (row <= previous || row >= slice.row_begin + slice.row_count) {
+      return invalid_argument("slice.wanted", expected("ascending rows of the slice", row));
+    }
+    kept_index_[static_cast<size_t>(row)] = num_kept_ + static_cast<int32_t>(i);
+  }
+  interpreter_.run_body(*step_, slice, num_kept_, not_finite);
+  num_kept_ += static_cast<int32_t>(slice.wanted.size());
+  next_row_ += slice.row_count;
+  return Status();
+}
+
+Status CpuModule::check_spec(const RowSpec& spec) const {
+  if (spec.row < 0 || spec.row >= std::ssize(kept_index_) ||
+      kept_index_[static_cast<size_t>(spec.row)] < 0) {
+    return invalid_argument("specs.row", expected("a row that was wanted", spec.row));
+  }
+  if (spec.num_likeliest < 0 || spec.num_likeliest > kMaxLikeliest) {
+    return invalid_argument("specs.num_likeliest", expected("0 to 64", spec.num_likeliest));
+  }
+  if (spec.given >= info_.vocabulary) {
+    return invalid_argument("specs.given", expected("an id of the vocabulary", spec.given));
+  }
+  const auto vocabulary = static_cast<size_t>(info_.vocabulary);
+  if (!spec.mask.empty() && spec.mask.size() != (vocabulary + 31) / 32) {
+    return invalid_argument("specs.mask", expected("a bit for each token", std::ssize(spec.mask)));
+  }
+  if (!spec.raw.empty() && spec.raw.size() != vocabulary) {
+    return invalid_argument("specs.raw",
+                            expected("one float for each token", std::ssize(spec.raw)));
+  }
+  return Status();
+}
+
+Status CpuModule::reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
+                              std::vector<TokenLogprob>& likeliest) {
+  CHORUS_CHECK_EQ(specs.size(), results.size());
+  for (const RowSpec& spec : specs) CHORUS_RETURN_IF_ERROR(check_spec(spec));
+  constexpr size_t kTile = Interpreter::kTailRows;
+  for (size_t first = 0; first < specs.size(); first += kTile) {
+    const size_t count = std::min(kTile, specs.size() - first);
+    // Neighbours that name the same row share it.
+    std::array<int32_t, kTile> rows;    // kept rows of the tile
+    std::array<int32_t, kTile> row_of;  // of each spec, into rows
+    size_t num_rows = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const int32_t kept = kept_index_[static_cast<size_t>(specs[first + i].row)];
+      if (num_rows == 0 || rows[num_rows - 1] != kept) rows[num_rows++] = kept;
+      row_of[i] = static_cast<int32_t>(num_rows) - 1;
+    }
+    pool_.run([&](int thread) {
+      const FloatMode mode;
+      interpreter_.run_tail(std::span(rows).first(num_rows), thread);
+      const Range mine = share_of(static_cast<int64_t>(count), pool_.num_threads(), thread);
+      for (auto i = static_cast<size_t>(mine.begin); i < static_cast<size_t>(mine.end); ++i) {
+        reduce(specs[first + i], interpreter_.logits(row_of[i]), results[first + i], likeliest_[i]);
+      }
+    });
+    for (size_t i = 0; i < count; ++i) {
+      TokenScore& token = results[first + i].token;
+      token.likeliest_begin = static_cast<int32_t>(likeliest.size());
+      token.likeliest_count = likeliest_[i].count;
+      likeliest.insert(likeliest.end(), likeliest_[i].tokens.begin(),
+                       likeliest_[i].tokens.begin() + likeliest_[i].count);
+    }
+  }
+  return Status();
+}
+
+TokenId CpuModule::choose(const RowSpec& spec, const float* logits) const {
+  const LogitsArgs allowed{logits, info_.vocabulary,
+                           spec.mask.empty() ? nullptr : spec.mask.data()};
+  const LogitsMax best = kernels_.logits_max(allowed);
+  const float inverse = 1.0f / spec.temperature;
+  if (!(spec.temperature > 0.0f) || !std::isfinite(inverse) || !std::isfinite(best.max)) {
+    return best.index;
+  }
+  const uint64_t bits = random_bits(spec.seed, spec.choice, static_cast<uint64_t>(spec.position));
+  return kernels_.draw({allowed, best.max, inverse, bits});
+}
+
+void CpuModule::reduce(const RowSpec& spec, const float* logits, RowResult& result,
+                       Likeliest& likeliest) const {
+  const LogitsArgs all{logits, info_.vocabulary, nullptr};
+  const LogitsMax best = kernels_.logits_max(all);
+  if (!spec.raw.empty()) std::memcpy(spec.raw.data(), logits, spec.raw.size_bytes());
+  likeliest.count = 0;
+  result = RowResult{};
+  result.finite = !best.nan;
+  result.token.logprob = std::nanf("");
+  if (best.nan) return;
+  result.token.id = spec.given >= 0 ? spec.given : spec.sample ? choose(spec, logits) : -1;
+  const bool score = result.token.id >= 0 && (spec.given >= 0 || spec.logprobs);
+  if (!score && spec.num_likeliest == 0) return;
+  // Over the unfiltered distribution at temperature 1.
+  const double log_sum = kernels_.log(static_cast<double>(kernels_.sum_exp(all, best.max)));
+  const auto logprob = [&](int32_t id) {
+    return static_cast<float>(static_cast<double>(logits[id]) - static_cast<double>(best.max) -
+                              log_sum);
+  };
+  if (score) {
+    const TokenId id = result.token.id;
+    result.token.logprob = logprob(id);
+    result.token.rank = kernels_.count_above(all, logits[id], id) + 1;
+  }
+  std::array<int32_t, kMaxLikeliest> top;
+  likeliest.count = kernels_.top_n(all, spec.num_likeliest, top.data());
+  for (int32_t i = 0; i < likeliest.count; ++i) {
+    const int32_t id = top[static_cast<size_t>(i)];
+    likeliest.tokens[static_cast<size_t>(i)] = {id, logprob(id)};
+  }
+}
+
+}  // namespace chorus::cpu

@@ -1,0 +1,68 @@
+// What the interpreter runs: the operators of a program with the places of their values in memory
+// and the places of barriers, fixed when the program is loaded.
+//
+// Rows are split over threads in the same way for every operator that works row by row, so that
+// these need no barrier among themselves. linear and update_and_attend have two phases with a
+// barrier before and behind the second: activations are prepared (K and V stored) row by row, then
+// weights (heads) are split. Phases number the stretches between barriers; memory of a value is
+// reused only in a later phase than that of its last reader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "program/graph.h"
+#include "program/program.h"
+
+namespace chorus::cpu {
+
+// A value in an arena of floats: row r at offset + r * stride.
+struct View {
+  int64_t offset = 0;
+  int32_t stride = 0;
+  int32_t width = 0;
+};
+
+// One weight segment of a linear layer.
+struct LinearPart {
+  const std::byte* weights = nullptr;
+  const float* bias = nullptr;
+  int32_t type = 0;  // WeightIndex
+  int32_t rows = 0;
+  bool int8 = false;  // takes quantised activations
+  View out;
+};
+
+struct Instruction {
+  const Op* op = nullptr;  // in the program's graph
+  View inputs[3];
+  View output;                         // of kinds other than linear
+  const std::byte* weights = nullptr;  // embed: packed rows; rms_norm: floats, or null
+  int32_t weight_type = 0;             // embed
+  std::vector<LinearPart> parts;       // linear
+  bool quantize = false;               // linear: which preparations its parts need
+  bool prepare_f32 = false;
+};
+
+// A run of instructions over one arena.
+struct Stage {
+  std::vector<Instruction> instructions;
+  int64_t floats_per_row = 0;  // of the arena
+  int32_t max_columns = 0;     // widest input of a linear layer
+};
+
+struct Plan {
+  Stage body;       // up to select_rows; its arena has `body_rows` rows
+  View selected;    // of the body's arena: the input of select_rows
+  Stage tail;       // the operators after it; its arena has `tail_rows` rows
+  View tail_input;  // of the tail's arena
+  View logits;      // of the tail's arena
+};
+
+// `int8`: quantise activations wherever the weights are quantised. Errors: kUnimplemented, with the
+// operator as field, for what this backend does not offer.
+Result<Plan> make_plan(const Program& program, bool int8, int32_t body_rows, int32_t tail_rows);
+
+}  // namespace chorus::cpu
