@@ -83,10 +83,15 @@ bool is_printable_utf8(std::string_view text) {
 std::string quoted(std::string_view text) {
   constexpr size_t kMaxShown = 100;
   if (!is_printable_utf8(text)) return "text that cannot be shown";
-  if (text.size() <= kMaxShown) return "\"" + std::string(text) + "\"";
-  size_t end = kMaxShown;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
-  return "\"" + std::string(text.substr(0, end)) + "...\"";
+  size_t end = text.size();
+  if (end > kMaxShown) {
+    end = kMaxShown;
+    while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;  // whole characters
+  }
+  std::string shown(1, '"');
+  shown.append(text.substr(0, end));
+  shown.append(end < text.size() ? "...\"" : "\"");
+  return shown;
 }
 
 }  // namespace chorus

@@ -14,9 +14,10 @@ constexpr uint32_t kHasScores = 1;
 constexpr uint32_t kHasTypes = 2;
 constexpr size_t kCountAndFlags = 8;
 
-void append(std::vector<std::byte>& to, const void* bytes, size_t size) {
-  const auto* first = static_cast<const std::byte*>(bytes);
-  to.insert(to.end(), first, first + size);
+// Copies `size` bytes to `at` and moves it on.
+void write(std::byte*& at, const void* bytes, size_t size) {
+  if (size > 0) std::memcpy(at, bytes, size);
+  at += size;
 }
 
 }  // namespace
@@ -34,12 +35,14 @@ std::vector<std::byte> encode_strings(const StringList& list) {
     CHORUS_CHECK_LE(total, kMaxTokenBytes);
     offsets.push_back(static_cast<uint32_t>(total));
   }
-  std::vector<std::byte> bytes;
-  append(bytes, head, sizeof head);
-  append(bytes, offsets.data(), offsets.size() * sizeof(uint32_t));
-  append(bytes, list.scores.data(), list.scores.size_bytes());
-  append(bytes, list.types.data(), list.types.size_bytes());
-  for (const std::string_view string : list.strings) append(bytes, string.data(), string.size());
+  std::vector<std::byte> bytes(sizeof head + offsets.size() * sizeof(uint32_t) +
+                               list.scores.size_bytes() + list.types.size_bytes() + total);
+  std::byte* at = bytes.data();
+  write(at, head, sizeof head);
+  write(at, offsets.data(), offsets.size() * sizeof(uint32_t));
+  write(at, list.scores.data(), list.scores.size_bytes());
+  write(at, list.types.data(), list.types.size_bytes());
+  for (const std::string_view string : list.strings) write(at, string.data(), string.size());
   return bytes;
 }
 

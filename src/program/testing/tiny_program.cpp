@@ -30,7 +30,11 @@ uint32_t random_half(RandomStream& random, int exponent) {
 std::vector<std::string_view> numbered_tokens(int32_t count) {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (int i = 0; i < 4096; ++i) all.push_back("<" + std::to_string(i) + ">");
+    for (int i = 0; i < 4096; ++i) {
+      std::string name(1, '<');
+      name.append(std::to_string(i)).append(1, '>');
+      all.push_back(std::move(name));
+    }
     return all;
   }();
   CHORUS_CHECK_LE(static_cast<size_t>(count), names.size());
