@@ -1,0 +1,145 @@
+// select_rows, step_plan and the sampling policy.
+#include <gtest/gtest.h>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "batching/sampling_policy.h"
+#include "batching/select_rows.h"
+#include "batching/step_plan.h"
+
+namespace chorus {
+namespace {
+
+using Rows = std::vector<int32_t>;
+
+Rows select(const Rows& wanted, int32_t begin, int32_t count, int32_t minimum = 0) {
+  std::vector<int32_t> scratch;
+  const auto rows = select_rows(wanted, begin, count, minimum, scratch);
+  return {rows.begin(), rows.end()};
+}
+
+TEST(SelectRows, NoneWantedIsNone) {
+  EXPECT_EQ(select({}, 0, 8), Rows{});
+  EXPECT_EQ(select({3, 9}, 4, 5), Rows{});
+}
+
+TEST(SelectRows, AllWanted) { EXPECT_EQ(select({4, 5, 6}, 4, 3), (Rows{4, 5, 6})); }
+
+TEST(SelectRows, ABoundaryBelongsToTheLaterSlice) {
+  const Rows wanted{0, 7, 8, 15, 16};
+  EXPECT_EQ(select(wanted, 0, 8), (Rows{0, 7}));
+  EXPECT_EQ(select(wanted, 8, 8), (Rows{8, 15}));
+  EXPECT_EQ(select(wanted, 16, 1), (Rows{16}));
+}
+
+TEST(SelectRows, AMinimumIsMetWithTheLastOtherRows) {
+  EXPECT_EQ(select({}, 10, 4, 1), (Rows{13}));
+  EXPECT_EQ(select({13}, 10, 4, 1), (Rows{13}));
+  EXPECT_EQ(select({10, 13}, 10, 4, 3), (Rows{10, 12, 13}));
+  EXPECT_EQ(select({2, 40}, 10, 4, 4), (Rows{10, 11, 12, 13}));
+}
+
+std::string field_of(const Status& status) { return status.ok() ? "ok" : status.field(); }
+
+TEST(StepPlan, MethodsThatItCannotServeAreNamed) {
+  const MethodInfo forward{"forward", 1, 8, 0};
+  const auto check = [](std::vector<MethodInfo> methods) {
+    return field_of(check_step_plan(methods));
+  };
+  EXPECT_EQ(check({forward}), "ok");
+  EXPECT_EQ(check({}), "methods");
+  EXPECT_EQ(check({forward, forward}), "methods");
+  EXPECT_EQ(check({{"forward", 2, 8, 0}}), "methods.forward.min_tokens");
+  EXPECT_EQ(check({{"forward", 1, 0, 0}}), "methods.forward.max_tokens");
+  EXPECT_EQ(check({{"forward", 1, 8, 2}}), "methods.forward.min_wanted");
+  EXPECT_EQ(check({{"forward", 1, 8, -1}}), "methods.forward.min_wanted");
+}
+
+TEST(StepPlan, CoversEveryRowOnceWithTheFewestForwards) {
+  for (int32_t most = 1; most <= 9; ++most) {
+    const std::vector<MethodInfo> methods{{"forward", 1, most, 0}};
+    std::vector<Forward> forwards;
+    for (int32_t num_rows = 0; num_rows <= 40; ++num_rows) {
+      step_plan(methods, num_rows, forwards);
+      int32_t next = 0;
+      for (const Forward& forward : forwards) {
+        ASSERT_EQ(forward.row_begin, next);
+        ASSERT_GE(forward.row_count, 1);
+        ASSERT_LE(forward.row_count, most);
+        next += forward.row_count;
+      }
+      ASSERT_EQ(next, num_rows);
+      ASSERT_EQ(static_cast<int32_t>(forwards.size()), (num_rows + most - 1) / most);
+    }
+  }
+}
+
+TEST(SamplingPolicy, ChecksNameTheParameter) {
+  const auto check = [](float temperature, int32_t num_likeliest, int32_t vocabulary = 1000) {
+    SamplingParams params;
+    params.temperature = temperature;
+    params.num_likeliest = num_likeliest;
+    return field_of(check_sampling(params, vocabulary));
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(check(0.0f, 0), "ok");
+  EXPECT_EQ(check(2.5f, kMaxLikeliest), "ok");
+  EXPECT_EQ(check(-0.1f, 0), "temperature");
+  EXPECT_EQ(check(infinity, 0), "temperature");
+  EXPECT_EQ(check(std::numeric_limits<float>::quiet_NaN(), 0), "temperature");
+  EXPECT_EQ(check(0.0f, -1), "num_likeliest");
+  EXPECT_EQ(check(0.0f, kMaxLikeliest + 1), "num_likeliest");
+  EXPECT_EQ(check(0.0f, 5, 5), "ok");
+  EXPECT_EQ(check(0.0f, 6, 5), "num_likeliest");
+}
+
+TEST(SamplingPolicy, SpecsCarryThePolicyAndTheKeyOfTheDraw) {
+  SamplingParams params;
+  params.temperature = 0.5f;
+  params.seed = 9;
+  params.choice = 2;
+  params.num_likeliest = 3;
+  const RowSpec sampled = sampled_row(params, 4, 17, {});
+  EXPECT_TRUE(sampled.sample);
+  EXPECT_EQ(sampled.row, 4);
+  EXPECT_EQ(sampled.position, 17);
+  EXPECT_EQ(sampled.seed, 9u);
+  EXPECT_EQ(sampled.choice, 2u);
+  EXPECT_EQ(sampled.temperature, 0.5f);
+  EXPECT_EQ(sampled.num_likeliest, 3);
+  EXPECT_FALSE(sampled.logprobs);
+  EXPECT_EQ(sampled.given, -1);
+  const RowSpec scored = scored_row(4, 33, 1);
+  EXPECT_FALSE(scored.sample);
+  EXPECT_EQ(scored.given, 33);
+  EXPECT_EQ(scored.num_likeliest, 1);
+}
+
+class FixedMask final : public TokenConstraint {
+ public:
+  explicit FixedMask(uint32_t last_word) : last_word_(last_word) {}
+  Status fill_mask(std::span<uint32_t> mask) override {
+    mask.back() = last_word_;
+    return {};
+  }
+  Status accept(TokenId) override { return {}; }
+
+ private:
+  uint32_t last_word_;
+};
+
+TEST(SamplingPolicy, BitsPastTheVocabularyAllowNothing) {
+  EXPECT_EQ(mask_words(32), 1);
+  EXPECT_EQ(mask_words(33), 2);
+  std::vector<uint32_t> mask(2, 0);
+  FixedMask beyond(~1u);  // ids 33 to 63 of a vocabulary of 33
+  EXPECT_EQ(fill_allowed(beyond, 33, mask).field(), "constraint");
+  FixedMask all(~0u);
+  mask.assign(2, 0);
+  EXPECT_TRUE(fill_allowed(all, 33, mask).ok());
+  EXPECT_EQ(mask, (std::vector<uint32_t>{0, 1}));
+}
+
+}  // namespace
+}  // namespace chorus
