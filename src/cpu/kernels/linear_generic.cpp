@@ -12,6 +12,9 @@ namespace chorus::cpu {
 
 namespace {
 
+#include "cpu/kernels/prepare.inc"
+#include "cpu/kernels/tiles.inc"
+//
 #include "cpu/kernels/linear.inc"
 
 template <const FusedOps& kFused>

@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "cpu/kernels/fused.h"
+#include "cpu/kernels/tested_sets.h"
 #include "program/packing/half.h"
 #include "program/packing/r16k4.h"
 
@@ -21,12 +22,22 @@ constexpr WeightType kAllTypes[] = {WeightType::kF32, WeightType::kQ4_0, WeightT
 
 struct Variant {
   std::string name;
-  const LinearKernels* kernels;
+  LinearKernels kernels;
 };
 
+LinearKernels linear_part(const Kernels& all) {
+  LinearKernels part = {all.quantize, all.prepare_f32, {}, {}};
+  for (int type = 0; type < kNumWeightTypes; ++type) {
+    part.linear_int8[type] = all.linear_int8[type];
+    part.linear_f32[type] = all.linear_f32[type];
+  }
+  return part;
+}
+
+// Every set that can run here, and the generic one without the processor's fma.
 std::vector<Variant> variants() {
-  std::vector<Variant> all = {{"emulated fma", &linear_kernels_emulated_fma()}};
-  if (linear_kernels_native_fma() != nullptr) all.push_back({"fma", linear_kernels_native_fma()});
+  std::vector<Variant> all = {{"emulated fma", linear_kernels_emulated_fma()}};
+  for (const TestedSet& set : tested_sets()) all.push_back({set.name, linear_part(*set.kernels)});
   return all;
 }
 
@@ -288,7 +299,7 @@ TEST(Linear, EveryShapeMatchesThePlainReading) {
                        << v.name << " type " << static_cast<int>(type) << " int8 " << int8
                        << " rows " << s.rows << " columns " << s.columns << " tokens " << s.tokens
                        << " seed " << kSeed);
-          ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, s.tokens, int8, bias, 2));
+          ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, s.tokens, int8, bias, 2));
         }
       }
     }
@@ -302,7 +313,7 @@ TEST(Linear, FloatColumnsNeedNotBeAMultipleOf32) {
     const auto x = random_activations(static_cast<size_t>(6 * columns), random);
     for (const Variant& v : variants()) {
       SCOPED_TRACE(testing::Message() << v.name << " columns " << columns);
-      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 6, false, {}, 1));
+      ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, 6, false, {}, 1));
     }
   }
 }
@@ -320,11 +331,11 @@ TEST(Linear, TokensAndSplitsDoNotChangeBits) {
         std::vector<float> solo;
         for (int32_t t = 0; t < kTokens; ++t) {
           const std::vector<float> one(x.begin() + t * kColumns, x.begin() + (t + 1) * kColumns);
-          const std::vector<float> y = run(*v.kernels, p, one, 1, int8, nullptr, 1);
+          const std::vector<float> y = run(v.kernels, p, one, 1, int8, nullptr, 1);
           solo.insert(solo.end(), y.begin(), y.end());
         }
         for (int32_t tokens = 1; tokens <= kTokens; ++tokens) {
-          const std::vector<float> y = run(*v.kernels, p, x, tokens, int8, nullptr, 1 + tokens % 5);
+          const std::vector<float> y = run(v.kernels, p, x, tokens, int8, nullptr, 1 + tokens % 5);
           ASSERT_EQ(std::memcmp(y.data(), solo.data(), y.size() * sizeof(float)), 0)
               << v.name << " type " << static_cast<int>(type) << " int8 " << int8 << " tokens "
               << tokens;
@@ -350,7 +361,7 @@ TEST(Linear, VariantsAgreeOnExtremeValues) {
       if (int8 && !has_int8(type)) continue;
       for (const Variant& v : variants()) {
         SCOPED_TRACE(testing::Message() << v.name << " type " << static_cast<int>(type));
-        ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 8, int8, {}, 1));
+        ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, 8, int8, {}, 1));
       }
     }
   }
@@ -379,7 +390,7 @@ TEST(Quantize, FollowsTheContract) {
     args.k_blocks = kBlocks;
     args.out = quads.data();
     std::memset(args.out, 0x5a, quads.size() * sizeof(QuadBlock));
-    v.kernels->quantize(args);
+    v.kernels.quantize(args);
     for (int32_t t = 0; t < 8; ++t) {
       for (int32_t b = 0; b < kBlocks; ++b) {
         SCOPED_TRACE(testing::Message() << v.name << " token " << t << " block " << b);

@@ -1,0 +1,20 @@
+// For tests: the kernel sets that can run here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cpu/kernels/kernels.h"
+
+namespace chorus::cpu {
+
+struct TestedSet {
+  std::string name;
+  const Kernels* kernels;
+};
+
+// Every instruction set that this processor supports; and the source of the AVX-512 set over
+// emulated intrinsics (avx512_emulation.h), where SIMDe was found and the processor has AVX2.
+std::vector<TestedSet> tested_sets();
+
+}  // namespace chorus::cpu
