@@ -248,6 +248,19 @@ TEST(RunnerFaults, FinishAtCutsTheContext) {
     engine.sync();
     EXPECT_EQ(after.position(), 2 + n + 1 + 3);
     EXPECT_EQ(handle.finish_at(0).field(), "n");
+    // Also while its next generation is live.
+    const GenerationHandle old = start(after, {5}, up_to(4));
+    old.wait();
+    const int64_t next_step = engine.executor->num_steps();
+    const int64_t num_generated = engine.runner->metrics().generated_tokens;
+    engine.gate.hold_at(next_step);
+    const GenerationHandle live = start(after, {6}, up_to(4));
+    engine.executor->wait_for_steps(next_step + 1);
+    ASSERT_TRUE(old.finish_at(1).ok());
+    engine.gate.open();
+    EXPECT_EQ(read_all(live).tokens.size(), 4u);
+    EXPECT_EQ(engine.runner->metrics().generated_tokens, num_generated + 4);
+    EXPECT_EQ(after.position(), 2 + n + 1 + 3 + 2 * (1 + 4));
   }
 }
 

@@ -1,0 +1,245 @@
+// The engine over a real executor, session table and block books, with a module that hashes what it
+// may see: every token and every score is right exactly when every cell it depends on was.
+#include <bit>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/testing.h"
+#include "exec/fake_module.h"
+#include "executors/module_executor.h"
+
+namespace chorus {
+namespace {
+
+using testing::Tokens;
+
+// A module whose steps can be held.
+class GatedModule final : public Module {
+ public:
+  explicit GatedModule(FakeModuleOptions options) : fake(std::move(options)) {}
+  const ModuleInfo& info() const override { return fake.info(); }
+  Status begin(const Step& step) override {
+    gate.pass(num_steps_++);
+    return fake.begin(step);
+  }
+  Status run(int32_t method, const Slice& slice, std::span<uint8_t> not_finite) override {
+    return fake.run(method, slice, not_finite);
+  }
+  Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
+                     std::vector<TokenLogprob>& likeliest) override {
+    return fake.reduce_rows(specs, results, likeliest);
+  }
+  Status copy_cells(const CellCopy& copy) override { return fake.copy_cells(copy); }
+  Status read_cells(int32_t group, std::span<const CellId> cells,
+                    std::span<std::byte> bytes) const override {
+    return fake.read_cells(group, cells, bytes);
+  }
+  Status write_cells(int32_t group, std::span<const CellId> cells,
+                     std::span<const std::byte> bytes) override {
+    return fake.write_cells(group, cells, bytes);
+  }
+
+  FakeModule fake;
+  testing::Gate gate;
+
+ private:
+  int64_t num_steps_ = 0;
+};
+
+struct ModuleEngine {
+  ModuleEngine(int32_t block_size, int32_t num_blocks, int32_t max_sessions,
+               const RunnerOptions& options, const FakeFaults& faults = {})
+      : module(module_options(block_size, num_blocks)) {
+    module.fake.set_faults(faults);
+    auto executor =
+        ModuleExecutor::create(module, {.max_sessions = max_sessions, .max_session_tokens = 512});
+    CHORUS_CHECK(executor.ok());
+    auto created = Runner::create(std::move(executor).value(), options, clock);
+    CHORUS_CHECK(created.ok());
+    runner = std::move(created).value();
+  }
+
+  static FakeModuleOptions module_options(int32_t block_size, int32_t num_blocks) {
+    FakeModuleOptions options;
+    options.groups.push_back({.policy = {}, .num_blocks = num_blocks});
+    options.block_size = block_size;
+    return options;
+  }
+
+  Session open() {
+    auto session = runner->open();
+    CHORUS_CHECK(session.ok());
+    return std::move(session).value();
+  }
+
+  SteadyClock clock;
+  GatedModule module;
+  std::unique_ptr<Runner> runner;
+};
+
+struct Request {
+  Tokens prompt;
+  Tokens second_prompt;
+  GenerationOptions options;
+};
+
+// Everything a caller sees of a request of two turns: ids, and the bits of the logprobs.
+struct Seen {
+  std::vector<std::pair<TokenId, uint32_t>> tokens;
+  std::vector<FinishReason> reasons;
+  friend bool operator==(const Seen&, const Seen&) = default;
+};
+
+void see(const GenerationHandle& handle, Seen& seen) {
+  Update update;
+  while (handle.read(update)) {
+    for (const TokenScore& token : update.tokens)
+      seen.tokens.push_back({token.id, std::bit_cast<uint32_t>(token.logprob)});
+    if (update.finish.has_value()) seen.reasons.push_back(*update.finish);
+  }
+  for (const TokenScore& token : handle.take_prompt_scores().tokens)
+    seen.tokens.push_back({token.id, std::bit_cast<uint32_t>(token.logprob)});
+}
+
+Tokens random_tokens(RandomStream& random, int64_t most) {
+  Tokens tokens;
+  for (int64_t n = random.between(1, most); n > 0; --n)
+    tokens.push_back(static_cast<TokenId>(random.below(64)));
+  return tokens;
+}
+
+std::vector<Request> random_requests(RandomStream& random, size_t count) {
+  std::vector<Request> requests(count);
+  for (Request& request : requests) {
+    request.prompt = random_tokens(random, 60);
+    request.second_prompt = random_tokens(random, 20);
+    request.options.max_new_tokens = static_cast<int32_t>(random.between(1, 16));
+    request.options.seed = random.next();
+    request.options.sampling.temperature = random.below(2) == 0 ? 0.0f : 1.0f;
+    request.options.sampling.logprobs = true;
+    request.options.stop_tokens = {static_cast<TokenId>(random.below(64))};
+    if (random.below(3) == 0) request.options.score_from = 2;
+  }
+  return requests;
+}
+
+std::vector<Seen> run_together(ModuleEngine& engine, const std::vector<Request>& requests) {
+  std::vector<Seen> seen(requests.size());
+  std::vector<Session> sessions;
+  for (size_t i = 0; i < requests.size(); ++i) sessions.push_back(engine.open());
+  for (const bool is_second : {false, true}) {
+    std::vector<GenerationHandle> handles;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Tokens& prompt = is_second ? requests[i].second_prompt : requests[i].prompt;
+      auto handle = sessions[i].generate(prompt, requests[i].options);
+      CHORUS_CHECK(handle.ok());
+      handles.push_back(*handle);
+    }
+    for (size_t i = 0; i < requests.size(); ++i) see(handles[i], seen[i]);
+  }
+  return seen;
+}
+
+TEST(RunnerOverModule, SoloEqualsBatchedBitForBit) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random(seed);
+    const std::vector<Request> requests = random_requests(random, 10);
+    std::vector<Seen> alone;
+    for (const Request& request : requests) {
+      ModuleEngine engine(16, 64, 1, {});
+      alone.push_back(run_together(engine, {request})[0]);
+      ASSERT_EQ(engine.runner->metrics().failed, 0);
+    }
+    for (const int32_t block_size : {1, 16, 64}) {
+      for (const int32_t chunk : {1, 7, 64}) {
+        SCOPED_TRACE("block " + std::to_string(block_size) + ", chunk " + std::to_string(chunk));
+        // Some step is aborted after a part of it has run.
+        const FakeFaults faults{.run = static_cast<int32_t>(random.between(1, 12))};
+        ModuleEngine engine(block_size, 2048 / block_size, 10,
+                            {.max_decode_sequences = static_cast<int32_t>(random.between(1, 10)),
+                             .prefill_chunk = chunk},
+                            faults);
+        const std::vector<Seen> together = run_together(engine, requests);
+        for (size_t i = 0; i < requests.size(); ++i)
+          EXPECT_TRUE(together[i] == alone[i]) << "request " << i;
+        EXPECT_EQ(engine.runner->metrics().aborted_steps, 1);
+        engine.runner->shutdown();
+        EXPECT_EQ(engine.module.fake.bad_reads(), 0);
+      }
+    }
+  }
+}
+
+TEST(RunnerOverModule, ABatchTakesOneForwardPerStep) {
+  ModuleEngine engine(16, 64, 8, {});
+  std::vector<Session> sessions;
+  std::vector<GenerationHandle> handles;
+  engine.module.gate.hold_at(0);
+  for (TokenId i = 0; i < 8; ++i) {
+    sessions.push_back(engine.open());
+    auto handle = sessions.back().generate({i}, {.max_new_tokens = 30});
+    ASSERT_TRUE(handle.ok());
+    handles.push_back(*handle);
+  }
+  engine.module.gate.open();
+  for (const GenerationHandle& handle : handles) handle.wait();
+  const RunnerMetrics metrics = engine.runner->metrics();
+  EXPECT_EQ(metrics.generated_tokens, 8 * 30);
+  // Those that missed the held step follow one step behind.
+  EXPECT_LE(metrics.steps, 31);
+  EXPECT_EQ(metrics.usage.methods.at(0).forwards, metrics.steps);
+}
+
+// Random calls over a pool that is too small for all.
+TEST(RunnerOverModule, NothingIsLeftAfterAThousandRandomCalls) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random(seed);
+    ModuleEngine engine(16, 12, 12, {.prefill_chunk = 8, .max_unread_tokens = 3});
+    std::vector<std::pair<Session, GenerationHandle>> held;
+    Update update;
+    for (int event = 0; event < 1000; ++event) {
+      const uint64_t kind = random.below(8);
+      if (held.empty() || (kind == 0 && held.size() < 12)) {
+        held.push_back({engine.open(), GenerationHandle()});
+        continue;
+      }
+      auto& [session, handle] = held[random.below(held.size())];
+      if (kind <= 3) {
+        auto started = session.generate(
+            random_tokens(random, 30),
+            {.max_new_tokens = static_cast<int32_t>(random.between(1, 30)), .seed = 1});
+        if (started.ok()) handle = *started;
+      } else if (kind == 7) {
+        if (random.below(2) == 0) session.close();
+        std::swap(session, held.back().first);
+        std::swap(handle, held.back().second);
+        held.pop_back();
+      } else if (handle.valid()) {
+        if (kind == 4) handle.cancel();
+        if (kind == 5) handle.try_read(update);
+        if (kind == 6) {
+          EXPECT_EQ(handle.finish_at(3), Status());
+        }
+      }
+    }
+    held.clear();
+    engine.open().close();  // behind everything posted before
+    const RunnerMetrics metrics = engine.runner->metrics();
+    EXPECT_GT(metrics.completed, 0);
+    EXPECT_EQ(metrics.sessions, 0);
+    EXPECT_EQ(metrics.running, 0);
+    EXPECT_EQ(metrics.waiting, 0);
+    EXPECT_EQ(metrics.usage.groups.at(0).blocks_free, 12);
+    engine.runner->shutdown();
+    EXPECT_EQ(engine.module.fake.bad_reads(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace chorus

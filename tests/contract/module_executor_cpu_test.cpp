@@ -1,0 +1,57 @@
+// The executor contract for ModuleExecutor over the CPU backend and small random programs: full
+// history, and a windowed layer group beside it. Kernels are the generic ones.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cpu/module.h"
+#include "executors/module_executor.h"
+#include "program/testing/tiny_program.h"
+#include "tests/contract/executor_contract.h"
+
+namespace chorus::contract {
+namespace {
+
+ContractSubject subject(std::string name, int32_t window, cpu::CpuOptions options) {
+  TinyOptions tiny;
+  tiny.width = 32;
+  tiny.ff_width = 32;
+  tiny.num_heads = 2;
+  tiny.num_kv_heads = 1;
+  tiny.vocabulary = 67;
+  tiny.context = 120;
+  tiny.max_tokens = 32;
+  tiny.window = window;
+  const auto program = std::make_shared<const Program>(tiny_program(tiny));
+  ContractSubject subject;
+  subject.name = std::move(name);
+  subject.num_schedules = 1;
+  subject.make_module = [program, options, window](const ContractShape& shape) {
+    cpu::CpuOptions own = options;
+    own.block_size = shape.block_size;
+    own.num_blocks.assign(window > 0 ? 2 : 1, shape.num_blocks);
+    auto module = cpu::CpuModule::create(program, own);
+    CHORUS_CHECK(module.ok());
+    return std::move(module).value();
+  };
+  subject.make_executor =
+      [](Module& module,
+         const SessionExecutorOptions& limits) -> Result<std::unique_ptr<SessionExecutor>> {
+    auto executor = ModuleExecutor::create(module, limits);
+    if (!executor.ok()) return executor.status();
+    return std::unique_ptr<SessionExecutor>(std::move(executor).value());
+  };
+  return subject;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ExecutorContract,
+                         testing::Values(subject("Int8Bf16", 0,
+                                                 {.activations = cpu::Activations::kInt8}),
+                                         subject("Float32Windowed", 9,
+                                                 {.threads = 2,
+                                                  .activations = cpu::Activations::kF32,
+                                                  .kv_type = cpu::KvType::kF32})),
+                         [](const auto& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace chorus::contract
