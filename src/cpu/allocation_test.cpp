@@ -1,0 +1,78 @@
+// A warm step allocates nothing. Every allocation of this process is counted.
+#include <atomic>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "cpu/module.h"
+#include "program/testing/tiny_program.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+
+void* counted(std::size_t size) {
+  ++allocations;
+  void* memory = std::malloc(size == 0 ? 1 : size);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t size) { return counted(size); }
+[[gnu::noinline]] void* operator new[](std::size_t size) { return counted(size); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace chorus::cpu {
+namespace {
+
+TEST(CpuModule, AWarmStepAllocatesNothing) {
+  constexpr int32_t kRows = 24;
+  TinyOptions tiny;
+  tiny.window = 40;
+  const auto program = std::make_shared<const Program>(tiny_program(tiny));
+  auto created = CpuModule::create(program, {.threads = 2, .num_blocks = {4, 4}});
+  ASSERT_TRUE(created.ok());
+  Module& module = **created;
+  const std::vector<BlockId> blocks{0, 1};
+  Step step;
+  step.num_groups = 2;
+  step.sequences = {{0, kRows, 0}};
+  step.tables = {{0, 0, blocks}, {0, 0, blocks}};
+  std::vector<RowSpec> specs;
+  std::vector<int32_t> wanted;
+  for (int32_t row = 0; row < kRows; ++row) {
+    step.tokens.push_back(row);
+    step.row_sequence.push_back(0);
+    step.positions.push_back(row);
+    step.cells.insert(step.cells.end(), {row, row});
+    wanted.push_back(row);
+    RowSpec spec;
+    spec.row = row;
+    spec.sample = spec.logprobs = true;
+    spec.temperature = row % 2 == 0 ? 0.7f : 0.0f;
+    spec.num_likeliest = 3;
+    specs.push_back(spec);
+  }
+  std::vector<uint8_t> not_finite(kRows);
+  std::vector<RowResult> results(kRows);
+  std::vector<TokenLogprob> likeliest;
+  int64_t before = 0;
+  for (int run = 0; run < 4; ++run) {
+    if (run == 1) before = allocations;
+    likeliest.clear();
+    ASSERT_TRUE(module.begin(step).ok());
+    ASSERT_TRUE(module.run(0, {0, 10, std::span(wanted).first(10)}, not_finite).ok());
+    ASSERT_TRUE(module.run(0, {10, 14, std::span(wanted).subspan(10)}, not_finite).ok());
+    ASSERT_TRUE(module.reduce_rows(specs, results, likeliest).ok());
+  }
+  EXPECT_EQ(allocations - before, 0);
+  EXPECT_GT(before, 0);
+}
+
+}  // namespace
+}  // namespace chorus::cpu
