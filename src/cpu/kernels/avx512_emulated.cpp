@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "cpu/kernels/avx512_emulation.h"
+#include "cpu/kernels/avx512_emulation.inc"
 #include "cpu/kernels/kernels.h"
 
 namespace chorus::cpu {

@@ -14,7 +14,7 @@ struct TestedSet {
 };
 
 // Every instruction set that this processor supports; and the source of the AVX-512 set over
-// emulated intrinsics (avx512_emulation.h), where SIMDe was found and the processor has AVX2.
+// emulated intrinsics (avx512_emulation.inc), where SIMDe was found and the processor has AVX2.
 std::vector<TestedSet> tested_sets();
 
 }  // namespace chorus::cpu
