@@ -48,7 +48,8 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
 }  // namespace
 
 Result<MemoryMap> MemoryMap::open(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: a named pipe would wait for its writer before it could be refused.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return file_error(path, "cannot open");
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0) return file_error(path, "cannot stat");

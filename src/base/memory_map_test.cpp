@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <vector>
 
 namespace chorus {
@@ -42,6 +43,16 @@ TEST(MemoryMap, NamesTheFileItCannotOpen) {
   const auto folder = MemoryMap::open(testing::TempDir());
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(folder.status().code(), Code::kInvalidArgument);
+}
+
+TEST(MemoryMap, DoesNotWaitForTheWriterOfANamedPipe) {
+  const std::string path = temporary_path("chorus_map_pipe");
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const auto pipe = MemoryMap::open(path);
+  ASSERT_FALSE(pipe.ok());
+  EXPECT_EQ(pipe.status().code(), Code::kInvalidArgument);
+  std::filesystem::remove(path);
 }
 
 TEST(WriteFileAtomically, WritesAllPartsAndLeavesNothingBeside) {
