@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "exporter/describe_gguf.h"
 #include "exporter/testing/gguf_writer.h"
 
 namespace chorus {
@@ -86,6 +87,24 @@ TEST(Gguf, UnknownTensorTypesAreListed) {
   EXPECT_TRUE(file->find_tensor("odd")->data.empty());
   EXPECT_EQ(ggml_type_name(77), "type 77");
   EXPECT_EQ(ggml_type_name(12), "Q4_K");
+}
+
+TEST(Gguf, DescriptionCountsEveryTensor) {
+  GgufWriter w = tiny_gguf();
+  w.tensor("odd") = {"odd", {3}, 77, Bytes(32)};
+  w.set_string("general.name", "\xff");
+  const Bytes bytes = w.finish();
+  const GgufDescription d = describe(*GgufFile::parse(bytes));
+  EXPECT_EQ(d.architecture, "llama");
+  EXPECT_EQ(d.name, "");
+  EXPECT_TRUE(d.has_chat_template);
+  EXPECT_EQ(d.tensors.size(), 12u);
+  EXPECT_EQ(d.num_parameters, 20 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32 + 3 * 32 + 3);
+  ASSERT_EQ(d.tensors_by_type.size(), 4u);
+  EXPECT_EQ(d.tensors_by_type[0].type, "Q4_0");
+  EXPECT_EQ(d.tensors_by_type[0].num_tensors, 5);
+  EXPECT_EQ(d.tensors_by_type[3].type, "type 77");
+  EXPECT_EQ(d.tensors_by_type[3].bytes, 0u);
 }
 
 struct Fault {
