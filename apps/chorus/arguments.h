@@ -1,0 +1,39 @@
+// The words of the command line turned into values, each refused with the flag, what was expected and
+// what was found.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace chorus::cli {
+
+// A whole number within [low, high].
+Result<int64_t> parse_count(std::string_view flag, std::string_view text, int64_t low, int64_t high);
+
+// A whole number from 0 to 2^64 - 1.
+Result<uint64_t> parse_seed(std::string_view flag, std::string_view text);
+
+// A finite number within [low, high].
+Result<double> parse_number(std::string_view flag, std::string_view text, double low, double high);
+
+// Bytes: a number with KiB, MiB, GiB, KB, MB, GB, or B; at least one byte.
+Result<int64_t> parse_size(std::string_view flag, std::string_view text);
+
+// One of `choices`, by index.
+Result<int> parse_choice(std::string_view flag, std::string_view text,
+                         const std::vector<std::string>& choices);
+
+// Those of `candidates` that `word` may have meant: within two edits, or it is the start of one;
+// nearest first, at most three.
+std::vector<std::string> near_matches(std::string_view word,
+                                      const std::vector<std::string>& candidates);
+
+// "; did you mean A or B?" or nothing.
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace chorus::cli

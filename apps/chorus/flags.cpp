@@ -1,0 +1,155 @@
+#include "flags.h"
+
+#include <cstdlib>
+
+#include "arguments.h"
+
+namespace chorus::cli {
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxCount = 1 << 30;
+
+CLI::Option* text_flag(CLI::App& app, const char* name, std::string& word, const char* type,
+                       const char* help, const char* group) {
+  return app.add_option(name, word, help)->type_name(type)->group(group);
+}
+
+// Parses `text` when it was given.
+Status read_count(const char* flag, const std::string& text, int64_t low, int64_t high,
+                  int32_t& value) {
+  if (text.empty()) return Status();
+  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(flag, text, low, high));
+  value = static_cast<int32_t>(count);
+  return Status();
+}
+
+}  // namespace
+
+void CommonFlags::declare(CLI::App& app) {
+  const char* group = "Common";
+  text_flag(app, "--threads", threads_text_, "N",
+            "worker threads (default: physical cores available to the process)", group);
+  app.add_flag("--json", json, "results as JSON Lines on stdout")->group(group);
+  app.add_flag("--quiet", quiet, "no progress on stderr")->group(group);
+  text_flag(app, "--log-level", log_level_text_, "LEVEL",
+            "error, warning, info or debug (default: warning)", group);
+}
+
+Status CommonFlags::parse() {
+  int32_t count = 0;
+  CHORUS_RETURN_IF_ERROR(read_count("--threads", threads_text_, 1, kMaxThreads, count));
+  threads = count;
+  if (!log_level_text_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(log_level, parse_log_level(log_level_text_));
+  }
+  return Status();
+}
+
+void EngineFlags::declare(CLI::App& app) {
+  const char* numerics = "Numerics";
+  text_flag(app, "--activations", activations_, "TYPE",
+            "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow", numerics);
+  text_flag(app, "--kv-type", kv_type_, "TYPE", "bf16 (default) or f32", numerics);
+  app.add_flag("--exact", exact_, "--activations f32 --kv-type f32")->group(numerics);
+
+  const char* engine = "Engine";
+  text_flag(app, "--max-sessions", max_sessions_, "N", "sessions resident at once (default: 256)", engine);
+  text_flag(app, "--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)", engine);
+  text_flag(app, "--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step", engine);
+  text_flag(app, "--max-decode-sequences", max_decode_sequences_, "N",
+            "sessions that decode in one step", engine);
+  text_flag(app, "--context", context_, "N",
+            "tokens per session (default: the model's, as far as memory allows)", engine);
+  text_flag(app, "--kv-memory", kv_memory_, "SIZE",
+            "memory for KV blocks, such as 512MiB (default: from free memory)", engine);
+  text_flag(app, "--kv-blocks", kv_blocks_, "N", "KV blocks per layer group, instead of --kv-memory", engine);
+  text_flag(app, "--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64", engine);
+}
+
+Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
+  EngineOptions options;
+  options.threads = common.threads;
+  if (const char* forced = std::getenv("CHORUS_FORCE_ISA"); forced != nullptr) {
+    options.force_isa = forced;
+  }
+  if (!activations_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int choice,
+                            parse_choice("--activations", activations_, {"int8", "f32"}));
+    options.activations = choice == 0 ? Activations::kInt8 : Activations::kF32;
+  }
+  if (!kv_type_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int choice,
+                            parse_choice("--kv-type", kv_type_, {"bf16", "f32"}));
+    options.kv_type = choice == 0 ? KvType::kBf16 : KvType::kF32;
+  }
+  if (exact_) {
+    if (!activations_.empty() && options.activations != Activations::kF32) {
+      return invalid_argument("--exact", "expected no --activations int8 beside it");
+    }
+    if (!kv_type_.empty() && options.kv_type != KvType::kF32) {
+      return invalid_argument("--exact", "expected no --kv-type bf16 beside it");
+    }
+    options.activations = Activations::kF32;
+    options.kv_type = KvType::kF32;
+  }
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--max-sessions", max_sessions_, 1, 1 << 20, options.max_sessions));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--max-batch-tokens", max_batch_tokens_, 1, 1 << 20, options.max_batch_tokens));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--prefill-chunk", prefill_chunk_, 1, 1 << 20, options.prefill_chunk));
+  CHORUS_RETURN_IF_ERROR(read_count("--max-decode-sequences", max_decode_sequences_, 1, 1 << 20,
+                                    options.max_decode_sequences));
+  CHORUS_RETURN_IF_ERROR(read_count("--context", context_, 1, kMaxCount, options.context));
+  CHORUS_RETURN_IF_ERROR(read_count("--kv-blocks", kv_blocks_, 1, kMaxCount, options.kv_blocks));
+  if (!kv_memory_.empty()) {
+    if (!kv_blocks_.empty()) {
+      return invalid_argument("--kv-memory", "expected no --kv-blocks beside it");
+    }
+    CHORUS_ASSIGN_OR_RETURN(options.kv_memory_bytes, parse_size("--kv-memory", kv_memory_));
+  }
+  if (!block_size_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int choice,
+                            parse_choice("--block-size", block_size_, {"1", "16", "32", "64"}));
+    constexpr int32_t kSizes[] = {1, 16, 32, 64};
+    options.block_size = kSizes[choice];
+  }
+  return options;
+}
+
+void SamplingFlags::declare(CLI::App& app) {
+  const char* group = "Sampling";
+  text_flag(app, "--max-tokens", max_tokens_, "N", "most tokens to generate (default: 256)", group);
+  text_flag(app, "--temperature", temperature_, "X", "0 (default): greedy, the likeliest token", group);
+  text_flag(app, "--seed", seed_, "N",
+            "of the random numbers; with one the result is repeatable (default: a random one)", group);
+  app.add_option("--stop", stop_, "end before this text; repeatable")
+      ->type_name("TEXT")
+      ->group(group)
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_flag("--ignore-eos", ignore_eos_, "go on after the model's end token")->group(group);
+}
+
+Result<GenerationSettings> SamplingFlags::parse() const {
+  GenerationSettings settings;
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--max-tokens", max_tokens_, 1, kMaxTokensLimit, settings.max_tokens));
+  if (!temperature_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(settings.temperature,
+                            parse_number("--temperature", temperature_, 0, kMaxTemperature));
+  }
+  if (!seed_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(settings.seed, parse_seed("--seed", seed_));
+  }
+  for (const std::string& text : stop_) {
+    if (text.empty()) return invalid_argument("--stop", "expected a text that is not empty");
+  }
+  settings.stop = stop_;
+  settings.ignore_eos = ignore_eos_;
+  return settings;
+}
+
+}  // namespace chorus::cli

@@ -1,0 +1,71 @@
+// The flags that several verbs share: declared once, with one set of defaults.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "chorus/engine.h"
+#include "exec/types.h"
+
+namespace chorus::cli {
+
+// The words given for a set of flags; turned into values by its parse(), after the whole line was read.
+class CommonFlags {
+ public:
+  void declare(CLI::App& app);
+  Status parse();
+
+  int threads = 0;  // 0: not given
+  bool json = false;
+  bool quiet = false;
+  LogLevel log_level = LogLevel::kWarning;
+
+ private:
+  std::string threads_text_;
+  std::string log_level_text_;
+};
+
+// Numerics and sizes of the engine.
+class EngineFlags {
+ public:
+  void declare(CLI::App& app);
+  // Fills `options`; what was not given keeps its default.
+  Result<EngineOptions> parse(const CommonFlags& common) const;
+
+ private:
+  std::string activations_, kv_type_, block_size_, context_;
+  std::string kv_memory_, kv_blocks_, max_sessions_, max_batch_tokens_, prefill_chunk_,
+      max_decode_sequences_;
+  bool exact_ = false;
+};
+
+// What a generation is asked for, from flags or from a line of a prompts file.
+struct GenerationSettings {
+  int32_t max_tokens = 256;
+  double temperature = 0;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+};
+
+inline constexpr int64_t kMaxTokensLimit = 1 << 24;
+inline constexpr double kMaxTemperature = 100;
+
+class SamplingFlags {
+ public:
+  void declare(CLI::App& app);
+  Result<GenerationSettings> parse() const;
+
+ private:
+  std::string max_tokens_, temperature_, seed_;
+  std::vector<std::string> stop_;
+  bool ignore_eos_ = false;
+};
+
+}  // namespace chorus::cli

@@ -1,0 +1,182 @@
+#include "prompts.h"
+
+#include <iostream>
+#include <iterator>
+
+#include "arguments.h"
+#include "base/memory_map.h"
+
+namespace chorus::cli {
+
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 30;
+
+Result<std::string> read_source(const std::string& path) {
+  if (path != "-") return read_text_file(path, kMaxFileBytes);
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (text.size() > kMaxFileBytes) {
+    return invalid_argument("-", "expected at most 1 GiB on standard input");
+  }
+  return text;
+}
+
+// The lines that are not blank, without their line ends.
+std::vector<std::string_view> split_lines(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") != std::string_view::npos) lines.push_back(line);
+  }
+  return lines;
+}
+
+void set_text(std::string text, const PromptSources& sources, Prompt& prompt) {
+  if (!sources.chat) {
+    prompt.text = std::move(text);
+    return;
+  }
+  if (sources.system) prompt.messages.push_back({"system", *sources.system});
+  prompt.messages.push_back({"user", std::move(text)});
+}
+
+Result<std::vector<ChatMessage>> read_messages(const json::Value& value) {
+  if (!value.is_array() || value.as_array().empty()) {
+    return invalid_argument("messages", "expected an array of messages, found " +
+                                            std::string(value.is_array() ? "an empty one"
+                                                                         : value.type_name()));
+  }
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < value.as_array().size(); ++i) {
+    const json::Value& entry = value.as_array()[i];
+    const std::string field = "messages[" + std::to_string(i) + "]";
+    const json::Value* role = entry.find("role");
+    const json::Value* content = entry.find("content");
+    if (role == nullptr || content == nullptr || entry.as_object().size() != 2) {
+      return invalid_argument(field, "expected an object with role and content");
+    }
+    ChatMessage message;
+    CHORUS_ASSIGN_OR_RETURN(message.role, role->to_text(field + ".role"));
+    CHORUS_ASSIGN_OR_RETURN(message.content, content->to_text(field + ".content"));
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Status read_stop(const json::Value& value, std::vector<std::string>& stop) {
+  stop.clear();
+  const json::Array list = value.is_array() ? value.as_array() : json::Array{value};
+  for (const json::Value& entry : list) {
+    CHORUS_ASSIGN_OR_RETURN(std::string text, entry.to_text("stop"));
+    if (text.empty()) return invalid_argument("stop", "expected a text that is not empty");
+    stop.push_back(std::move(text));
+  }
+  return Status();
+}
+
+Status read_member(const std::string& name, const json::Value& value, const PromptSources& sources,
+                   Prompt& prompt) {
+  GenerationSettings& settings = prompt.settings;
+  if (name == "id") {
+    prompt.id = value;
+  } else if (name == "prompt") {
+    CHORUS_ASSIGN_OR_RETURN(std::string text, value.to_text(name));
+    set_text(std::move(text), sources, prompt);
+  } else if (name == "messages") {
+    CHORUS_ASSIGN_OR_RETURN(prompt.messages, read_messages(value));
+  } else if (name == "max_tokens") {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t count, value.to_integer(name, 1, kMaxTokensLimit));
+    settings.max_tokens = static_cast<int32_t>(count);
+  } else if (name == "temperature") {
+    CHORUS_ASSIGN_OR_RETURN(settings.temperature, value.to_number(name));
+    if (!(settings.temperature >= 0 && settings.temperature <= kMaxTemperature)) {
+      return invalid_argument(name, "expected a number from 0 to 100, found " + value.dump());
+    }
+  } else if (name == "seed") {
+    CHORUS_ASSIGN_OR_RETURN(settings.seed, value.to_unsigned(name));
+  } else if (name == "stop") {
+    CHORUS_RETURN_IF_ERROR(read_stop(value, settings.stop));
+  } else if (name == "ignore_eos") {
+    if (!value.is_bool()) return invalid_argument(name, "expected a boolean, found " + value.dump());
+    settings.ignore_eos = value.as_bool();
+  } else {
+    static const std::vector<std::string> kNames = {"id",   "prompt", "messages", "max_tokens",
+                                                    "temperature", "seed", "stop", "ignore_eos"};
+    return invalid_argument(name, "unknown member" + suggestion(name, kNames));
+  }
+  return Status();
+}
+
+Status read_json_prompt(std::string_view line, const PromptSources& sources, Prompt& prompt) {
+  CHORUS_ASSIGN_OR_RETURN(const json::Value value, json::parse(line, "line"));
+  if (!value.is_object()) {
+    return invalid_argument("line", "expected an object, found " + std::string(value.type_name()));
+  }
+  // The id first, so that it is reported whatever else is wrong.
+  if (const json::Value* id = value.find("id"); id != nullptr) prompt.id = *id;
+  if ((value.find("prompt") == nullptr) == (value.find("messages") == nullptr)) {
+    return invalid_argument("prompt", "expected either prompt or messages");
+  }
+  for (const auto& [name, member] : value.as_object()) {
+    CHORUS_RETURN_IF_ERROR(read_member(name, member, sources, prompt));
+  }
+  return Status();
+}
+
+Status read_token_prompt(std::string_view line, Prompt& prompt) {
+  CHORUS_ASSIGN_OR_RETURN(const json::Value value, json::parse(line, "tokens"));
+  if (!value.is_array()) {
+    return invalid_argument("tokens",
+                            "expected an array of ids, found " + std::string(value.type_name()));
+  }
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < value.as_array().size(); ++i) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t id,
+                            value.as_array()[i].to_integer("tokens[" + std::to_string(i) + "]",
+                                                           INT32_MIN, INT32_MAX));
+    tokens.push_back(static_cast<TokenId>(id));
+  }
+  prompt.tokens = std::move(tokens);
+  return Status();
+}
+
+Prompt prompt_with(const PromptSources& sources) {
+  Prompt prompt;
+  prompt.settings = sources.settings;
+  return prompt;
+}
+
+}  // namespace
+
+Result<std::vector<Prompt>> read_prompts(const PromptSources& sources) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : sources.line) {
+    set_text(text, sources, prompts.emplace_back(prompt_with(sources)));
+  }
+  if (!sources.prompts_file.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.prompts_file));
+    const size_t first = text.find_first_not_of(" \t\r\n");
+    const bool is_json = first != std::string::npos && text[first] == '{';
+    for (const std::string_view line : split_lines(text)) {
+      Prompt& prompt = prompts.emplace_back(prompt_with(sources));
+      if (is_json) {
+        prompt.status = read_json_prompt(line, sources, prompt);
+      } else {
+        set_text(std::string(line), sources, prompt);
+      }
+    }
+  }
+  if (!sources.tokens_file.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.tokens_file));
+    for (const std::string_view line : split_lines(text)) {
+      Prompt& prompt = prompts.emplace_back(prompt_with(sources));
+      prompt.status = read_token_prompt(line, prompt);
+    }
+  }
+  return prompts;
+}
+
+}  // namespace chorus::cli
