@@ -1,0 +1,153 @@
+#include "chorus/engine.h"
+
+#include <algorithm>
+#include <fstream>
+#include <unistd.h>
+
+#include "batching/decode_first_scheduler.h"
+#include "executors/module_executor.h"
+
+namespace chorus {
+
+namespace {
+
+constexpr int32_t kDefaultMaxSessions = 256;
+
+// Bytes that this process may still take: the machine's free memory, at most what its cgroup
+// leaves.
+int64_t free_memory_bytes() {
+  int64_t bytes = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream info("/proc/meminfo");
+  std::string name;
+  for (int64_t kib = 0; info >> name >> kib; info.ignore(64, '\n')) {
+    if (name == "MemAvailable:") bytes = kib * 1024;
+  }
+  int64_t limit = 0;
+  int64_t used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    bytes = std::min(bytes, std::max<int64_t>(0, limit - used));
+  }
+  return bytes;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// K and V of one token in all layers, as they lie in memory.
+int64_t kv_bytes_per_token(const Graph& graph, KvType type) {
+  constexpr int64_t kLanes = 16;  // heads are padded to so many columns
+  int64_t elements = 0;
+  for (const KvLayer& layer : graph.kv_layers) {
+    elements += 2 * layer.num_kv_heads * ceil_div(layer.head_dim, kLanes) * kLanes;
+  }
+  return elements * cpu::kv_element_bytes(type);
+}
+
+cpu::CpuOptions cpu_options(const EngineSettings& settings) {
+  cpu::CpuOptions options;
+  options.threads = settings.threads;
+  options.isa = settings.isa;
+  options.activations = settings.activations;
+  options.kv_type = settings.kv_type;
+  options.block_size = settings.block_size;
+  options.num_blocks = settings.kv_blocks;
+  options.max_step_tokens = settings.max_batch_tokens;
+  return options;
+}
+
+// Everything that needs no KV pool. Errors name the flag.
+Result<EngineSettings> basic_settings(const EngineOptions& options) {
+  EngineSettings settings;
+  CHORUS_ASSIGN_OR_RETURN(settings.isa, choose_isa(options.force_isa));
+  settings.threads = options.threads > 0 ? options.threads : available_cores();
+  settings.activations = options.activations;
+  settings.kv_type = options.kv_type;
+  settings.block_size = options.block_size;
+  if (!is_block_size(options.block_size)) {
+    return invalid_argument(
+        "--block-size", "expected 1, 16, 32 or 64, found " + std::to_string(options.block_size));
+  }
+  settings.max_sessions = options.max_sessions > 0 ? options.max_sessions : kDefaultMaxSessions;
+  const auto limits =
+      DecodeFirstScheduler::derive({.max_batch_tokens = options.max_batch_tokens,
+                                    .max_decode_sequences = options.max_decode_sequences,
+                                    .prefill_chunk = options.prefill_chunk});
+  if (!limits.ok()) {
+    std::string flag = "--" + limits.status().field();
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    return invalid_argument(flag, limits.status().message());
+  }
+  settings.max_batch_tokens = limits->max_batch_tokens;
+  settings.max_decode_sequences = limits->max_decode_sequences;
+  settings.prefill_chunk = limits->prefill_chunk;
+  return settings;
+}
+
+// Blocks per group, and the longest session they can hold.
+Status size_kv_pool(const Program& program, const EngineOptions& options,
+                    EngineSettings& settings) {
+  const size_t num_groups = program.graph().groups.size();
+  const int64_t block_bytes =
+      kv_bytes_per_token(program.graph(), settings.kv_type) * settings.block_size;
+  const int32_t wanted_context = options.context > 0 ? options.context : program.context();
+  if (wanted_context > program.context()) {
+    return invalid_argument("--context", "expected at most the model's " +
+                                             std::to_string(program.context()) + ", found " +
+                                             std::to_string(wanted_context));
+  }
+  // More than all sessions can fill is of no use. One block more lets a full session be rewound.
+  const int64_t useful =
+      (ceil_div(wanted_context, settings.block_size) + 1) * settings.max_sessions;
+  int64_t blocks = options.kv_blocks;
+  if (blocks == 0) {
+    const int64_t budget =
+        options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
+    blocks = std::min({useful, budget / block_bytes, int64_t{INT32_MAX} / settings.block_size});
+  }
+  if (blocks < 1) {
+    return invalid_argument(
+        options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks",
+        "expected at least one block of " + std::to_string(block_bytes) + " bytes");
+  }
+  const int64_t held = blocks * settings.block_size;
+  if (options.context > 0 && held < options.context) {
+    return invalid_argument("--context", "expected at most " + std::to_string(held) +
+                                             " tokens, which is what the KV pool holds, found " +
+                                             std::to_string(options.context));
+  }
+  settings.context = static_cast<int32_t>(std::min<int64_t>(wanted_context, held));
+  settings.kv_blocks.assign(num_groups, static_cast<int32_t>(blocks));
+  settings.kv_bytes = blocks * block_bytes;
+  return Status();
+}
+
+}  // namespace
+
+std::string_view name_of(Activations activations) {
+  return activations == Activations::kInt8 ? "int8" : "f32";
+}
+
+std::string_view name_of(KvType type) { return type == KvType::kBf16 ? "bf16" : "f32"; }
+
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> program,
+                                               const EngineOptions& options, const Clock& clock) {
+  std::unique_ptr<Engine> engine(new Engine());
+  CHORUS_ASSIGN_OR_RETURN(engine->settings_, basic_settings(options));
+  EngineSettings& settings = engine->settings_;
+  CHORUS_RETURN_IF_ERROR(size_kv_pool(*program, options, settings));
+  engine->program_ = program;
+  CHORUS_ASSIGN_OR_RETURN(engine->module_,
+                          cpu::CpuModule::create(std::move(program), cpu_options(settings)));
+  SessionExecutorOptions sessions;
+  sessions.max_sessions = settings.max_sessions;
+  sessions.max_session_tokens = settings.context;
+  CHORUS_ASSIGN_OR_RETURN(auto executor, ModuleExecutor::create(*engine->module_, sessions));
+  RunnerOptions runner;
+  runner.max_batch_tokens = settings.max_batch_tokens;
+  runner.max_decode_sequences = settings.max_decode_sequences;
+  runner.prefill_chunk = settings.prefill_chunk;
+  CHORUS_ASSIGN_OR_RETURN(engine->runner_, Runner::create(std::move(executor), runner, clock));
+  return engine;
+}
+
+}  // namespace chorus
