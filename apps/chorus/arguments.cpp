@@ -83,9 +83,9 @@ Result<int64_t> parse_size(std::string_view flag, std::string_view text) {
     std::string_view name;
     double bytes;
   };
-  static constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-                                    {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-                                    {"B", 1}};
+  static constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                                    {"TiB", 0x1p40}, {"KB", 1e3},     {"MB", 1e6},
+                                    {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
   for (const Unit& unit : kUnits) {
     if (!text.ends_with(unit.name)) continue;
     const auto count = number(text.substr(0, text.size() - unit.name.size()));
@@ -111,8 +111,10 @@ std::vector<std::string> near_matches(std::string_view word,
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(word, candidate);
     const size_t limit = std::min<size_t>(2, candidate.size() / 2);
-    if (distance <= limit) found.emplace_back(distance, candidate);
-    else if (word.size() >= 3 && candidate.starts_with(word)) found.emplace_back(3, candidate);
+    if (distance <= limit)
+      found.emplace_back(distance, candidate);
+    else if (word.size() >= 3 && candidate.starts_with(word))
+      found.emplace_back(3, candidate);
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

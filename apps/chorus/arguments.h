@@ -1,5 +1,5 @@
-// The words of the command line turned into values, each refused with the flag, what was expected and
-// what was found.
+// The words of the command line turned into values, each refused with the flag, what was expected
+// and what was found.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 namespace chorus::cli {
 
 // A whole number within [low, high].
-Result<int64_t> parse_count(std::string_view flag, std::string_view text, int64_t low, int64_t high);
+Result<int64_t> parse_count(std::string_view flag, std::string_view text, int64_t low,
+                            int64_t high);
 
 // A whole number from 0 to 2^64 - 1.
 Result<uint64_t> parse_seed(std::string_view flag, std::string_view text);

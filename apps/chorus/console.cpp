@@ -1,17 +1,14 @@
 #include "console.h"
 
-#include <unistd.h>
-
 #include <cstdio>
+#include <unistd.h>
 
 namespace chorus::cli {
 
 Console::Console(const CommonFlags& flags)
     : json_(flags.json), quiet_(flags.quiet), shows_progress_(!flags.quiet && isatty(2) == 1) {}
 
-void Console::line(const json::Value& value) {
-  text(value.dump() + "\n");
-}
+void Console::line(const json::Value& value) { text(value.dump() + "\n"); }
 
 void Console::text(std::string_view text) {
   progress("");

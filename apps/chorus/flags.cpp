@@ -50,22 +50,28 @@ Status CommonFlags::parse() {
 void EngineFlags::declare(CLI::App& app) {
   const char* numerics = "Numerics";
   text_flag(app, "--activations", activations_, "TYPE",
-            "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow", numerics);
+            "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow",
+            numerics);
   text_flag(app, "--kv-type", kv_type_, "TYPE", "bf16 (default) or f32", numerics);
   app.add_flag("--exact", exact_, "--activations f32 --kv-type f32")->group(numerics);
 
   const char* engine = "Engine";
-  text_flag(app, "--max-sessions", max_sessions_, "N", "sessions resident at once (default: 256)", engine);
-  text_flag(app, "--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)", engine);
-  text_flag(app, "--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step", engine);
+  text_flag(app, "--max-sessions", max_sessions_, "N", "sessions resident at once (default: 256)",
+            engine);
+  text_flag(app, "--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)",
+            engine);
+  text_flag(app, "--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step",
+            engine);
   text_flag(app, "--max-decode-sequences", max_decode_sequences_, "N",
             "sessions that decode in one step", engine);
   text_flag(app, "--context", context_, "N",
             "tokens per session (default: the model's, as far as memory allows)", engine);
   text_flag(app, "--kv-memory", kv_memory_, "SIZE",
             "memory for KV blocks, such as 512MiB (default: from free memory)", engine);
-  text_flag(app, "--kv-blocks", kv_blocks_, "N", "KV blocks per layer group, instead of --kv-memory", engine);
-  text_flag(app, "--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64", engine);
+  text_flag(app, "--kv-blocks", kv_blocks_, "N",
+            "KV blocks per layer group, instead of --kv-memory", engine);
+  text_flag(app, "--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64",
+            engine);
 }
 
 Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
@@ -80,8 +86,7 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
     options.activations = choice == 0 ? Activations::kInt8 : Activations::kF32;
   }
   if (!kv_type_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const int choice,
-                            parse_choice("--kv-type", kv_type_, {"bf16", "f32"}));
+    CHORUS_ASSIGN_OR_RETURN(const int choice, parse_choice("--kv-type", kv_type_, {"bf16", "f32"}));
     options.kv_type = choice == 0 ? KvType::kBf16 : KvType::kF32;
   }
   if (exact_) {
@@ -122,9 +127,11 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
 void SamplingFlags::declare(CLI::App& app) {
   const char* group = "Sampling";
   text_flag(app, "--max-tokens", max_tokens_, "N", "most tokens to generate (default: 256)", group);
-  text_flag(app, "--temperature", temperature_, "X", "0 (default): greedy, the likeliest token", group);
+  text_flag(app, "--temperature", temperature_, "X", "0 (default): greedy, the likeliest token",
+            group);
   text_flag(app, "--seed", seed_, "N",
-            "of the random numbers; with one the result is repeatable (default: a random one)", group);
+            "of the random numbers; with one the result is repeatable (default: a random one)",
+            group);
   app.add_option("--stop", stop_, "end before this text; repeatable")
       ->type_name("TEXT")
       ->group(group)

@@ -15,7 +15,8 @@
 
 namespace chorus::cli {
 
-// The words given for a set of flags; turned into values by its parse(), after the whole line was read.
+// The words given for a set of flags; turned into values by its parse(), after the whole line was
+// read.
 class CommonFlags {
  public:
   void declare(CLI::App& app);

@@ -2,7 +2,6 @@
 
 #include <csignal>
 #include <unistd.h>
-
 #include <utility>
 
 namespace chorus::cli {

@@ -9,8 +9,8 @@
 
 namespace chorus::cli {
 
-// Constructed by main before any other thread starts (it blocks both signals for all of them); a thread
-// of its own waits for them, so that no code runs inside a signal handler.
+// Constructed by main before any other thread starts (it blocks both signals for all of them); a
+// thread of its own waits for them, so that no code runs inside a signal handler.
 class Interrupt {
  public:
   Interrupt();
@@ -20,8 +20,8 @@ class Interrupt {
 
   bool requested() const { return requested_.load(); }
 
-  // Calls `action` once, on the waiting thread, when the first signal arrives (at once if it has). An empty
-  // function takes it back; when this returns, the old action is not running.
+  // Calls `action` once, on the waiting thread, when the first signal arrives (at once if it has).
+  // An empty function takes it back; when this returns, the old action is not running.
   void on_request(std::function<void()> action);
 
  private:

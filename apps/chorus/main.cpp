@@ -16,9 +16,11 @@ namespace {
 
 // Known to users of this kind of tool, and not part of this version: refused by name.
 const std::vector<std::string> kAbsentFlags = {
-    "-n",       "--save-session", "--load-session", "--kv-layout",     "--no-prefix-cache", "--target-step-ms",
-    "--top-k",  "--top-p",        "--min-p",        "--quantize",      "--methods",         "--decode-widths",
-    "--prefill", "--max-step"};
+    "-n",          "--save-session",    "--load-session",
+    "--kv-layout", "--no-prefix-cache", "--target-step-ms",
+    "--top-k",     "--top-p",           "--min-p",
+    "--quantize",  "--methods",         "--decode-widths",
+    "--prefill",   "--max-step"};
 const std::vector<std::string> kAbsentVerbs = {"bench", "chat", "serve"};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -81,9 +83,10 @@ Status usage_error(const CLI::ParseError& error) {
 
 int run(int argc, char** argv) {
   Interrupt interrupt;
-  CLI::App app("Runs many conversations with one language model in one forward pass, each exactly as if "
-               "it ran alone.",
-               "chorus");
+  CLI::App app(
+      "Runs many conversations with one language model in one forward pass, each exactly as if "
+      "it ran alone.",
+      "chorus");
   app.set_help_flag("-h,--help", "this text");
   app.get_formatter()->column_width(32);
   bool show_version = false;
@@ -106,7 +109,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return console.error(usage_error(error), kUsage);
   }
-  if (const Status status = check_leftovers(app); !status.ok()) return console.error(status, kUsage);
+  if (const Status status = check_leftovers(app); !status.ok())
+    return console.error(status, kUsage);
   if (show_version) {
     const auto text = version_text();
     if (!text.ok()) return console.error(text.status(), kUsage);
@@ -114,7 +118,8 @@ int run(int argc, char** argv) {
     return kDone;
   }
   if (!line.action) {
-    return console.error(invalid_argument("", "expected a verb (chorus --help lists them)"), kUsage);
+    return console.error(invalid_argument("", "expected a verb (chorus --help lists them)"),
+                         kUsage);
   }
   return line.action();
 }

@@ -43,13 +43,13 @@ void set_text(std::string text, const PromptSources& sources, Prompt& prompt) {
   prompt.messages.push_back({"user", std::move(text)});
 }
 
-Result<std::vector<ChatMessage>> read_messages(const json::Value& value) {
+Result<std::vector<text::ChatMessage>> read_messages(const json::Value& value) {
   if (!value.is_array() || value.as_array().empty()) {
-    return invalid_argument("messages", "expected an array of messages, found " +
-                                            std::string(value.is_array() ? "an empty one"
-                                                                         : value.type_name()));
+    return invalid_argument("messages",
+                            "expected an array of messages, found " +
+                                std::string(value.is_array() ? "an empty one" : value.type_name()));
   }
-  std::vector<ChatMessage> messages;
+  std::vector<text::ChatMessage> messages;
   for (size_t i = 0; i < value.as_array().size(); ++i) {
     const json::Value& entry = value.as_array()[i];
     const std::string field = "messages[" + std::to_string(i) + "]";
@@ -58,7 +58,7 @@ Result<std::vector<ChatMessage>> read_messages(const json::Value& value) {
     if (role == nullptr || content == nullptr || entry.as_object().size() != 2) {
       return invalid_argument(field, "expected an object with role and content");
     }
-    ChatMessage message;
+    text::ChatMessage message;
     CHORUS_ASSIGN_OR_RETURN(message.role, role->to_text(field + ".role"));
     CHORUS_ASSIGN_OR_RETURN(message.content, content->to_text(field + ".content"));
     messages.push_back(std::move(message));
@@ -100,11 +100,12 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
   } else if (name == "stop") {
     CHORUS_RETURN_IF_ERROR(read_stop(value, settings.stop));
   } else if (name == "ignore_eos") {
-    if (!value.is_bool()) return invalid_argument(name, "expected a boolean, found " + value.dump());
+    if (!value.is_bool())
+      return invalid_argument(name, "expected a boolean, found " + value.dump());
     settings.ignore_eos = value.as_bool();
   } else {
-    static const std::vector<std::string> kNames = {"id",   "prompt", "messages", "max_tokens",
-                                                    "temperature", "seed", "stop", "ignore_eos"};
+    static const std::vector<std::string> kNames = {
+        "id", "prompt", "messages", "max_tokens", "temperature", "seed", "stop", "ignore_eos"};
     return invalid_argument(name, "unknown member" + suggestion(name, kNames));
   }
   return Status();
@@ -134,9 +135,9 @@ Status read_token_prompt(std::string_view line, Prompt& prompt) {
   }
   std::vector<TokenId> tokens;
   for (size_t i = 0; i < value.as_array().size(); ++i) {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t id,
-                            value.as_array()[i].to_integer("tokens[" + std::to_string(i) + "]",
-                                                           INT32_MIN, INT32_MAX));
+    CHORUS_ASSIGN_OR_RETURN(
+        const int64_t id,
+        value.as_array()[i].to_integer("tokens[" + std::to_string(i) + "]", INT32_MIN, INT32_MAX));
     tokens.push_back(static_cast<TokenId>(id));
   }
   prompt.tokens = std::move(tokens);

@@ -1,4 +1,5 @@
-// What `chorus run` is asked to continue: prompts from the line, from files and from standard input.
+// What `chorus run` is asked to continue: prompts from the line, from files and from standard
+// input.
 #pragma once
 
 #include <optional>
@@ -9,20 +10,16 @@
 #include "exec/types.h"
 #include "flags.h"
 #include "json/value.h"
+#include "text/chat_template.h"
 
 namespace chorus::cli {
 
-struct ChatMessage {
-  std::string role;
-  std::string content;
-};
-
-// One thing to continue. Exactly one of text, messages and tokens is set, unless `status` says why the
-// line cannot be used: such a prompt fails alone.
+// One thing to continue. Exactly one of text, messages and tokens is set, unless `status` says why
+// the line cannot be used: such a prompt fails alone.
 struct Prompt {
   Status status;
   std::optional<std::string> text;
-  std::vector<ChatMessage> messages;
+  std::vector<text::ChatMessage> messages;
   std::optional<std::vector<TokenId>> tokens;
   json::Value id;  // as given in the file, else null
   GenerationSettings settings;
@@ -32,13 +29,14 @@ struct PromptSources {
   std::vector<std::string> line;  // from the command line
   std::string prompts_file;       // empty: none; "-": standard input
   std::string tokens_file;
-  bool chat = false;              // plain prompts become a user's message
+  bool chat = false;  // plain prompts become a user's message
   std::optional<std::string> system;
-  GenerationSettings settings;    // for whatever a line of a file does not set
+  GenerationSettings settings;  // for whatever a line of a file does not set
 };
 
-// All prompts, those of the line first, then the prompts file, then the tokens file. Blank lines of a file
-// are skipped. A prompts file whose first character is { is JSON Lines. Errors: a file that cannot be read.
+// All prompts, those of the line first, then the prompts file, then the tokens file. Blank lines of
+// a file are skipped. A prompts file whose first character is { is JSON Lines. Errors: a file that
+// cannot be read.
 Result<std::vector<Prompt>> read_prompts(const PromptSources& sources);
 
 }  // namespace chorus::cli

@@ -1,5 +1,5 @@
-// The verbs of the command line. Each declares its flags on the program and, when its name is on the
-// line, becomes the chosen action.
+// The verbs of the command line. Each declares its flags on the program and, when its name is on
+// the line, becomes the chosen action.
 #pragma once
 
 #include <CLI/App.hpp>

@@ -1,0 +1,129 @@
+#include "models.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "arguments.h"
+
+namespace chorus::cli {
+
+namespace {
+
+std::string suggest_files(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const std::filesystem::path wanted(path);
+  const std::filesystem::path folder = wanted.has_parent_path() ? wanted.parent_path() : ".";
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    names.push_back(entry.path().filename().string());
+    if (names.size() >= 10000) break;
+  }
+  return suggestion(wanted.filename().string(), names);
+}
+
+std::string hex(const Digest& digest) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : digest) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int32_t context,
+                                                    Console& console) {
+  ModelOptions options;
+  options.context = context;
+  options.progress = [&console](double share) {
+    char text[64];
+    std::snprintf(text, sizeof text, "exporting in memory: %3.0f %%", 100 * share);
+    console.progress(text);
+  };
+  auto program = load_program(path, options);
+  console.progress("");
+  if (program.ok()) return {std::move(program).value(), kDone};
+  Status status = program.status();
+  if (status.code() == Code::kNotFound) {
+    status = not_found(path, "no such model" + suggest_files(path));
+  }
+  return {nullptr, console.error(status, kBadModel)};
+}
+
+Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> program,
+                                            const EngineOptions& options, const Clock& clock,
+                                            Console& console) {
+  auto engine = Engine::create(std::move(program), options, clock);
+  if (engine.ok()) return {std::move(engine).value(), kDone};
+  const Code code = engine.status().code();
+  const ExitCode exit_code = code == Code::kInvalidArgument                            ? kUsage
+                             : code == Code::kDataLoss || code == Code::kUnimplemented ? kBadModel
+                                                                                       : kFailed;
+  return {nullptr, console.error(engine.status(), exit_code)};
+}
+
+json::Value model_json(const Program& program, const std::string& path) {
+  json::Value value;
+  value.set("path", path);
+  value.set("architecture", program.architecture());
+  value.set("name", program.name());
+  value.set("hash", hex(program.content()));
+  value.set("context", program.context());
+  value.set("vocabulary", program.vocabulary());
+  return value;
+}
+
+json::Value engine_json(const EngineSettings& settings) {
+  json::Value value;
+  value.set("threads", settings.threads);
+  value.set("isa", isa_name(settings.isa));
+  value.set("activations", name_of(settings.activations));
+  value.set("kv_type", name_of(settings.kv_type));
+  value.set("block_size", settings.block_size);
+  value.set("context", settings.context);
+  json::Array blocks;
+  for (const int32_t count : settings.kv_blocks) blocks.emplace_back(count);
+  value.set("kv_blocks", std::move(blocks));
+  value.set("kv_memory", settings.kv_bytes);
+  value.set("max_sessions", settings.max_sessions);
+  value.set("max_batch_tokens", settings.max_batch_tokens);
+  value.set("prefill_chunk", settings.prefill_chunk);
+  value.set("max_decode_sequences", settings.max_decode_sequences);
+  return value;
+}
+
+json::Value kv_json(const EngineSettings& settings, const Usage& usage) {
+  json::Array groups;
+  for (const GroupUsage& group : usage.groups) {
+    json::Value entry;
+    entry.set("layers", group.num_layers);
+    entry.set("window", group.window == 0 ? json::Value() : json::Value(group.window));
+    entry.set("blocks", group.blocks_total);
+    entry.set("peak_blocks", group.blocks_peak);
+    entry.set("bytes_per_block", group.bytes_per_block);
+    groups.push_back(std::move(entry));
+  }
+  json::Value value;
+  value.set("block_size", settings.block_size);
+  value.set("layout", "paged");
+  value.set("groups", std::move(groups));
+  value.set("copied_blocks", usage.copied_blocks);
+  value.set("bytes", settings.kv_bytes);
+  return value;
+}
+
+json::Value forwards_json(const Usage& usage) {
+  json::Value value;
+  for (const char* name : {"decode", "prefill", "forward"}) {
+    int64_t forwards = 0;
+    for (const MethodUsage& method : usage.methods) {
+      if (method.name == name) forwards += method.forwards;
+    }
+    value.set(name, forwards);
+  }
+  return value;
+}
+
+}  // namespace chorus::cli

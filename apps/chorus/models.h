@@ -1,0 +1,41 @@
+// Opening what MODEL names, for every verb that takes one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "chorus/engine.h"
+#include "chorus/model.h"
+#include "console.h"
+
+namespace chorus::cli {
+
+// A value, or the exit code of an error that was already reported.
+template <typename T>
+struct Opened {
+  T value{};
+  int exit_code = kDone;
+  bool ok() const { return exit_code == kDone; }
+};
+
+// The program of a path, with progress while a GGUF file is exported. Names that are like a missing
+// file's are suggested.
+Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int32_t context,
+                                                    Console& console);
+
+Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> program,
+                                            const EngineOptions& options, const Clock& clock,
+                                            Console& console);
+
+// What a program is, in lines for people.
+std::string description_text(const Program& program);
+
+// The summary's description of a program and of the engine's effective flags.
+json::Value model_json(const Program& program, const std::string& path);
+json::Value engine_json(const EngineSettings& settings);
+
+// The summary's "kv" and "forwards" from what the executor counted.
+json::Value kv_json(const EngineSettings& settings, const Usage& usage);
+json::Value forwards_json(const Usage& usage);
+
+}  // namespace chorus::cli

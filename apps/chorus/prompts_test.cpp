@@ -1,0 +1,107 @@
+#include "prompts.h"
+
+#include <fstream>
+#include <gtest/gtest.h>
+
+namespace chorus::cli {
+namespace {
+
+std::string file_with(const std::string& text) {
+  const std::string path = testing::TempDir() + "chorus_prompts";
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+std::vector<Prompt> from_prompts_file(const std::string& text, PromptSources sources = {}) {
+  sources.prompts_file = file_with(text);
+  return read_prompts(sources).value();
+}
+
+TEST(Prompts, OneALine) {
+  const auto prompts = from_prompts_file("first\r\n\n  second \nthird");
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(*prompts[0].text, "first");
+  EXPECT_EQ(*prompts[1].text, "  second ");
+  EXPECT_EQ(*prompts[2].text, "third");
+}
+
+TEST(Prompts, JsonLinesOverrideTheFlags) {
+  PromptSources sources;
+  sources.settings.max_tokens = 7;
+  sources.settings.stop = {"x"};
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":\"a\",\"id\":{\"k\":1},\"max_tokens\":3,\"temperature\":0.5,\"seed\":0,\"stop\":"
+      "\"y\"}\n"
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stop\":[]}\n",
+      sources);
+  ASSERT_EQ(prompts.size(), 2u);
+  EXPECT_TRUE(prompts[0].status.ok()) << prompts[0].status.to_string();
+  EXPECT_EQ(*prompts[0].text, "a");
+  EXPECT_EQ(prompts[0].id.dump(), "{\"k\":1}");
+  EXPECT_EQ(prompts[0].settings.max_tokens, 3);
+  EXPECT_EQ(prompts[0].settings.temperature, 0.5);
+  EXPECT_EQ(prompts[0].settings.seed, 0u);
+  EXPECT_EQ(prompts[0].settings.stop, std::vector<std::string>{"y"});
+  EXPECT_EQ(prompts[1].messages.size(), 1u);
+  EXPECT_EQ(prompts[1].settings.max_tokens, 7);
+  EXPECT_TRUE(prompts[1].settings.stop.empty());
+}
+
+TEST(Prompts, ABadLineFailsAlone) {
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":\"good\"}\n"
+      "{\"prompt\":\n"
+      "{\"id\":5,\"prompt\":\"a\",\"max_tokens\":0}\n"
+      "{\"prompt\":\"a\",\"tempreature\":1}\n"
+      "{\"prompt\":\"a\",\"messages\":[]}\n"
+      "{\"prompt\":7}\n"
+      "{\"messages\":[{\"role\":\"user\"}]}\n"
+      "[1]\n"
+      "{\"prompt\":\"also good\"}\n");
+  ASSERT_EQ(prompts.size(), 9u);
+  const char* fields[] = {nullptr,  "line",        "max_tokens", "tempreature", "prompt",
+                          "prompt", "messages[0]", "line",       nullptr};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(prompts[i].status.ok(), fields[i] == nullptr) << prompts[i].status.to_string();
+    EXPECT_EQ(prompts[i].status.field(), fields[i] == nullptr ? "" : fields[i]);
+  }
+  EXPECT_EQ(prompts[2].id.dump(), "5");
+  EXPECT_NE(prompts[3].status.message().find("did you mean temperature"), std::string::npos);
+}
+
+TEST(Prompts, ChatMakesMessagesOfPlainPrompts) {
+  PromptSources sources;
+  sources.line = {"hello"};
+  sources.chat = true;
+  sources.system = "be brief";
+  const auto prompts = read_prompts(sources).value();
+  ASSERT_EQ(prompts.size(), 1u);
+  ASSERT_EQ(prompts[0].messages.size(), 2u);
+  EXPECT_EQ(prompts[0].messages[0].role, "system");
+  EXPECT_EQ(prompts[0].messages[1].content, "hello");
+  EXPECT_FALSE(prompts[0].text.has_value());
+}
+
+TEST(Prompts, TokenLines) {
+  PromptSources sources;
+  sources.tokens_file = file_with("[1,2,3]\n[]\n[1.5]\n{}\n[-1, 5000000000]\n");
+  const auto prompts = read_prompts(sources).value();
+  ASSERT_EQ(prompts.size(), 5u);
+  EXPECT_EQ(*prompts[0].tokens, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_TRUE(prompts[1].tokens->empty());
+  EXPECT_EQ(prompts[2].status.field(), "tokens[0]");
+  EXPECT_EQ(prompts[3].status.field(), "tokens");
+  EXPECT_EQ(prompts[4].status.field(), "tokens[1]");
+}
+
+TEST(Prompts, AMissingFileIsNamed) {
+  PromptSources sources;
+  sources.prompts_file = testing::TempDir() + "chorus_no_such_prompts";
+  const auto prompts = read_prompts(sources);
+  ASSERT_FALSE(prompts.ok());
+  EXPECT_EQ(prompts.status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace chorus::cli
