@@ -110,7 +110,7 @@ std::vector<std::string> near_matches(std::string_view word,
   std::vector<std::pair<size_t, std::string>> found;
   for (const std::string& candidate : candidates) {
     const size_t distance = edit_distance(word, candidate);
-    const size_t limit = std::min<size_t>(2, candidate.size() / 2);
+    const size_t limit = candidate.size() < 3 ? 1 : 2;
     if (distance <= limit)
       found.emplace_back(distance, candidate);
     else if (word.size() >= 3 && candidate.starts_with(word))
