@@ -22,7 +22,6 @@ if(CHORUS_SANITIZE)
     -fsanitize=${CHORUS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(chorus_options INTERFACE -fsanitize=${CHORUS_SANITIZE})
 endif()
-install(TARGETS chorus_options EXPORT chorus)
 
 # chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [LINK lib...] [FOLDER dir])
 #
@@ -54,12 +53,19 @@ function(chorus_layer)
   set_property(GLOBAL APPEND PROPERTY CHORUS_LAYER_LINES "${ARG_NAME}|${folder}|${deps}|${headers}")
 endfunction()
 
-# chorus_test(NAME kv_books SOURCES books_test.cpp LAYERS kv [LINK lib...] [LABELS l...] [TIMEOUT s])
+# chorus_test(NAME kv_books SOURCES books_test.cpp LAYERS kv [LINK lib...] [LABELS l...] [TIMEOUT s]
+#             [RELEASE])
+#
+# Built and run in the sanitized builds; in the optimised one only with RELEASE, for tests whose outcome
+# depends on how the code was compiled.
 function(chorus_test)
   if(NOT CHORUS_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LAYERS;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "RELEASE" "NAME;TIMEOUT" "SOURCES;LAYERS;LINK;LABELS" ${ARGN})
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT ARG_RELEASE)
+    return()
+  endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   foreach(layer IN LISTS ARG_LAYERS)
     target_link_libraries(${ARG_NAME} PRIVATE chorus::${layer})
