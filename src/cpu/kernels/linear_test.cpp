@@ -444,6 +444,13 @@ TEST(Fused, EmulationIsExact) {
         check(half_ulp, 1.0f + 0x1p-23f * static_cast<float>(random.below(3)), base));
     ASSERT_NO_FATAL_FAILURE(check(half_ulp * tiny, half_ulp, base));
   }
+  // The same among subnormals: the product is just below half a step of 2^-149.
+  for (int i = 0; i < 1000; ++i) {
+    const auto step = static_cast<float>(random.between(1, (1 << 22) - 1)) * 0x1p-149f;
+    const float c = 0x1p-127f + step;
+    ASSERT_NO_FATAL_FAILURE(check(0x1.000002p-75f, 0x1.fffffcp-76f, c));
+    ASSERT_NO_FATAL_FAILURE(check(-0x1.000002p-75f, 0x1.fffffcp-76f, -c));
+  }
   ASSERT_NO_FATAL_FAILURE(check(0x1.fffffep127f, 1.0f, 0x1p103f));
   ASSERT_NO_FATAL_FAILURE(check(0x1.fffffep127f, 1.0f, 0x1.fffffep102f));
   ASSERT_NO_FATAL_FAILURE(check(0x1p-149f, 0.5f, 0x1p-149f));
