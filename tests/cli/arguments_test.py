@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""The command line itself: help, version, exit codes, error objects, refusals by name."""
+
+import re
+
+import support
+from support import TIED, CliTest
+
+COMMON = ["--threads", "--json", "--quiet", "--log-level", "--help"]
+NUMERICS = ["--activations", "--kv-type", "--exact"]
+ENGINE = [
+    "--max-sessions",
+    "--max-batch-tokens",
+    "--prefill-chunk",
+    "--max-decode-sequences",
+    "--context",
+    "--kv-memory",
+    "--kv-blocks",
+    "--block-size",
+]
+SAMPLING = ["--temperature", "--seed", "--max-tokens", "--stop", "--ignore-eos"]
+FLAGS = {
+    "export": ["-o", "--context"],
+    "inspect": ["--json", "--tensors", "--graph", "--verify"],
+    "tokenize": ["--ids", "--decode", "--special", "--json"],
+    "run": COMMON
+    + NUMERICS
+    + ENGINE
+    + SAMPLING
+    + [
+        "--prompts",
+        "--tokens",
+        "--chat",
+        "--system",
+        "--logprobs",
+        "--echo",
+        "--no-batch",
+        "--report",
+    ],
+    "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
+}
+# Flags of the contract that this version does not have: (flag, value or nothing).
+ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",), ("--target-step-ms", "100")]
+ABSENT = {
+    "run": ABSENT_ENGINE
+    + [
+        ("-n", "2"),
+        ("--save-session", "s.bin"),
+        ("--load-session", "s.bin"),
+        ("--top-k", "5"),
+        ("--top-p", "0.9"),
+        ("--min-p", "0.1"),
+    ],
+    "perplexity": ABSENT_ENGINE,
+    "export": [
+        ("--quantize", "q8_0"),
+        ("--methods", "forward"),
+        ("--decode-widths", "1,2"),
+        ("--prefill", "1:64"),
+        ("--max-step", "64"),
+    ],
+}
+ABSENT_VERBS = ["bench", "chat", "serve"]
+
+COUNT_VALUES = ["0", "-1", "x", "1.5", "", "99999999999999999999", "5 "]
+BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q8", "f64", "", "f16"]}
+BAD_ENGINE = {
+    flag: COUNT_VALUES
+    for flag in [
+        "--threads",
+        "--max-sessions",
+        "--max-batch-tokens",
+        "--prefill-chunk",
+        "--max-decode-sequences",
+        "--context",
+        "--kv-blocks",
+    ]
+} | {
+    "--block-size": ["0", "2", "15", "128", "-16", "x", ""],
+    "--kv-memory": ["0", "-1", "x", "12XiB", "", "MiB", "99999999999GiB"],
+    "--log-level": ["loud", ""],
+}
+BAD_VALUES = {
+    "run": BAD_NUMERICS
+    | BAD_ENGINE
+    | {
+        "--temperature": ["-0.5", "x", "nan", "inf", ""],
+        "--seed": ["x", "1.5", ""],
+        "--max-tokens": COUNT_VALUES,
+        "--logprobs": ["-1", "x", "1.5", "", "99999999999999999999"],
+    },
+    "perplexity": BAD_NUMERICS | BAD_ENGINE | {"--window": COUNT_VALUES, "--windows": COUNT_VALUES},
+    "export": {"--context": COUNT_VALUES},
+}
+
+
+def named(flag: str, text: str) -> bool:
+    """Whether the text names the flag as a word of its own."""
+    return re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text) is not None
+
+
+class HelpTest(CliTest):
+    def test_program_help_lists_the_verbs_that_exist(self):
+        out = self.expect(0, "--help").out.decode()
+        for verb in FLAGS:
+            self.assertRegex(out, rf"(?m)^\s+{verb}\b")
+        for verb in ABSENT_VERBS:
+            self.assertNotRegex(out, rf"(?m)^\s+{verb}\b")
+
+    def test_verb_help_names_every_flag_and_no_absent_one(self):
+        absent = {flag for flags in ABSENT.values() for flag, *_ in flags}
+        for verb, flags in FLAGS.items():
+            out = self.expect(0, verb, "--help").out.decode()
+            for flag in flags:
+                with self.subTest(verb=verb, flag=flag):
+                    self.assertTrue(named(flag, out), out)
+            for flag in absent:
+                with self.subTest(verb=verb, absent=flag):
+                    self.assertFalse(named(flag, out), out)
+            self.assertNotRegex(out, r"(?<![\w-])f16(?![\w-])")
+
+    def test_version(self):
+        out = self.expect(0, "--version").out.decode()
+        self.assertRegex(out, r"\d+\.\d+\.\d+")
+        self.assertIn("generic", out)
+        forced = self.expect(0, "--version", env={"CHORUS_FORCE_ISA": "generic"}).out.decode()
+        self.assertIn("generic", forced)
+
+
+class UnknownTest(CliTest):
+    def test_verb(self):
+        for typed, meant in [("rum", "run"), ("exprot", "export"), ("perplexty", "perplexity")]:
+            done = self.expect(2, typed, TIED)
+            self.assertIn(typed, done.err)
+            self.assertTrue(named(meant, done.err), str(done))
+            self.assertEqual(b"", done.out)
+
+    def test_flag(self):
+        for typed, meant in [
+            ("--max-token", "--max-tokens"),
+            ("--temprature", "--temperature"),
+            ("--prefil-chunk", "--prefill-chunk"),
+        ]:
+            done = self.expect(2, "run", TIED, "a", typed, "1")
+            self.assertTrue(named(typed, done.err), str(done))
+            self.assertTrue(named(meant, done.err), str(done))
+        self.assert_error_line(
+            self.expect(2, "run", TIED, "a", "--max-token", "1", "--json"), "--max-token"
+        )
+
+    def test_flag_of_another_verb(self):
+        for verb, words in [
+            ("tokenize", ["--temperature", "1"]),
+            ("inspect", ["--prompts", "x"]),
+            ("export", ["--logprobs", "1"]),
+        ]:
+            done = self.expect(2, verb, TIED, *words)
+            self.assertTrue(named(words[0], done.err), str(done))
+
+    def test_model_lists_near_matches(self):
+        done = self.expect(3, "run", TIED.replace("tied_q4_1.gguf", "tied_q4_l.gguf"), "a")
+        self.assertIn("tied_q4_1.gguf", done.err, str(done))
+        self.assert_error_line(self.expect(3, "run", TIED + "x", "a", "--json"))
+
+
+class RefusalTest(CliTest):
+    def words(self, verb: str) -> list:
+        if verb == "run":
+            return ["run", TIED, "a"]
+        if verb == "perplexity":
+            return ["perplexity", TIED, self.write("text.txt", "abc" * 100)]
+        return ["export", TIED, "-o", str(self.folder / "out.chorus")]
+
+    def test_bad_values_name_the_flag(self):
+        cases = [
+            (verb, flag, value)
+            for verb, flags in BAD_VALUES.items()
+            for flag, values in flags.items()
+            for value in values
+        ]
+        words = {verb: self.words(verb) for verb in BAD_VALUES}
+        plain = support.in_parallel(lambda c: support.chorus(*words[c[0]], f"{c[1]}={c[2]}"), cases)
+        objects = support.in_parallel(
+            lambda c: support.chorus(*words[c[0]], c[1], c[2], "--json"), cases
+        )
+        for (verb, flag, value), text, line in zip(cases, plain, objects):
+            with self.subTest(verb=verb, flag=flag, value=value):
+                self.assertEqual((2, b""), (text.code, text.out), str(text))
+                self.assertTrue(named(flag, text.err), str(text))
+                self.assertEqual(2, line.code, str(line))
+                self.assert_error_line(line, flag)
+        self.assertFalse((self.folder / "out.chorus").exists())
+
+    def test_a_bad_value_says_what_was_found(self):
+        done = self.expect(2, "run", TIED, "a", "--max-tokens", "-17")
+        self.assertIn("-17", done.err)
+        done = self.expect(2, "run", TIED, "a", "--block-size", "48")
+        self.assertIn("48", done.err)
+
+    def test_a_flag_without_its_value(self):
+        for verb, flag in [
+            ("run", "--max-tokens"),
+            ("run", "--prompts"),
+            ("run", "--stop"),
+            ("perplexity", "--window"),
+            ("export", "-o"),
+        ]:
+            words = [
+                w for w in self.words(verb) if w not in ("-o", str(self.folder / "out.chorus"))
+            ]
+            done = self.expect(2, *words, flag)
+            self.assertTrue(named(flag, done.err), str(done))
+
+    def test_absent_features(self):
+        for verb, flags in ABSENT.items():
+            for flag, *value in flags:
+                with self.subTest(verb=verb, flag=flag):
+                    self.assert_refused(2, flag, *self.words(verb), flag, *value)
+        for verb in ["run", "perplexity"]:
+            with self.subTest(verb=verb, flag="--kv-type f16"):
+                self.assert_refused(2, "--kv-type", *self.words(verb), "--kv-type", "f16")
+        self.assertFalse((self.folder / "out.chorus").exists())
+
+    def test_absent_features_as_one_word(self):
+        self.assert_refused(2, "--top-p", *self.words("run"), "--top-p=0.9")
+        self.assert_refused(2, "--quantize", *self.words("export"), "--quantize=q8_0")
+
+    def test_absent_verbs(self):
+        for verb in ABSENT_VERBS:
+            done = self.expect(2, verb, TIED)
+            self.assertTrue(named(verb, done.err), str(done))
+            self.assert_error_line(self.expect(2, verb, TIED, "--json"), verb)
+
+    def test_forced_instruction_set(self):
+        for value in ["avx2", "neon", "nonsense", "", "GENERIC"]:
+            if value:
+                with self.subTest(value=value):
+                    self.assert_refused(
+                        2, "CHORUS_FORCE_ISA", *self.words("run"), env={"CHORUS_FORCE_ISA": value}
+                    )
+        self.expect(0, *self.words("run"), "--max-tokens", "1", env={"CHORUS_FORCE_ISA": "generic"})
+
+    def test_hugging_face_folder(self):
+        for name in ["config.json", "model.safetensors", "tokenizer.json"]:
+            self.write(name, "{}")
+        for words in [
+            ["run", self.folder, "a"],
+            ["inspect", self.folder],
+            ["export", self.folder, "-o", self.folder / "out.chorus"],
+        ]:
+            done = self.expect(3, *words)
+            self.assertRegex(done.err, "(?i)hugging face|folder|directory")
+            self.assert_error_line(self.expect(3, *words, "--json"))
+
+
+class MissingTest(CliTest):
+    def test_model(self):
+        for verb in FLAGS:
+            done = self.expect(2, verb)
+            self.assertRegex(done.err, "MODEL|FILE")
+            self.assert_error_line(self.expect(2, verb, "--json"))
+
+    def test_prompt(self):
+        done = self.expect(2, "run", TIED)
+        self.assertRegex(done.err, "(?i)prompt")
+        self.assert_error_line(self.expect(2, "run", TIED, "--json"))
+
+    def test_output_of_export(self):
+        done = self.expect(2, "export", TIED)
+        self.assertIn("-o", done.err)
+
+    def test_file_of_perplexity(self):
+        done = self.expect(2, "perplexity", TIED)
+        self.assertIn("FILE", done.err)
+
+    def test_input_files(self):
+        for flag in ["--prompts", "--tokens"]:
+            done = self.expect(2, "run", TIED, flag, self.folder / "absent.txt")
+            self.assertIn("absent.txt", done.err)
+
+
+class ConflictTest(CliTest):
+    def refused(self, *words):
+        """Exit 2, naming one of the flags."""
+        done = self.expect(2, *words)
+        self.assertTrue(
+            any(named(w, done.err) for w in words if str(w).startswith("--")), str(done)
+        )
+        self.assert_error_line(self.expect(2, *words, "--json"))
+
+    def test_two_sizes_of_the_pool(self):
+        self.refused("run", TIED, "a", "--kv-memory", "1MiB", "--kv-blocks", "64")
+
+    def test_exact_against_its_parts(self):
+        self.refused("run", TIED, "a", "--exact", "--activations", "int8")
+        self.refused("run", TIED, "a", "--exact", "--kv-type", "bf16")
+
+    def test_budgets_that_starve_prefill(self):
+        self.refused("run", TIED, "a", "--max-batch-tokens", "16", "--prefill-chunk", "512")
+        self.refused("run", TIED, "a", "--max-batch-tokens", "8", "--max-decode-sequences", "8")
+
+    def test_context_beyond_the_model(self):
+        self.refused("run", TIED, "a", "--context", "1000000")
+
+
+if __name__ == "__main__":
+    support.main()

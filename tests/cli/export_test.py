@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""`chorus export` and `chorus inspect`."""
+
+import os
+import pathlib
+
+import support
+from support import FLOAT, MIXED, TIED, TINY_CONTEXT, VOCABULARY, CliTest, Gguf, bits
+
+
+class ExportTest(CliTest):
+    def export(self, model: str, name: str = "out.chorus", *words) -> pathlib.Path:
+        path = self.folder / name
+        self.expect(0, "export", model, "-o", path, *words)
+        return path
+
+    def files(self) -> set:
+        return set(os.listdir(self.folder))
+
+    def test_the_same_input_gives_the_same_bytes(self):
+        for model in (TIED, MIXED, FLOAT):
+            first, second = self.export(model, "a.chorus"), self.export(model, "b.chorus")
+            self.assertEqual(first.read_bytes(), second.read_bytes())
+            self.assertGreater(first.stat().st_size, 10000)
+        self.assertEqual({"a.chorus", "b.chorus"}, self.files())
+
+    def test_the_place_of_the_input_does_not_matter(self):
+        copy = self.write("copy.gguf", pathlib.Path(TIED).read_bytes())
+        self.assertEqual(
+            self.export(TIED, "a.chorus").read_bytes(), self.export(copy, "b.chorus").read_bytes()
+        )
+
+    def test_a_program_runs_as_its_source_does(self):
+        words = ["abc", "a longer prompt, with words", "--max-tokens", "8", "--logprobs", "5"]
+        for model in (TIED, MIXED, FLOAT):
+            program = self.export(model)
+            for mode in ([], ["--exact"], ["--temperature", "1", "--seed", "2"], ["--chat"]):
+                source = self.run_json(model, *words, *mode).results()
+                found = self.run_json(program, *words, *mode).results()
+                self.assertEqual(list(map(bits, source)), list(map(bits, found)))
+
+    def test_of_a_program(self):
+        program = self.export(TIED)
+        again = self.export(str(program), "again.chorus")
+        self.assertEqual(program.read_bytes(), again.read_bytes())
+
+    def test_context(self):
+        program = self.export(TIED, "short.chorus", "--context", "100")
+        engine = self.run_json(program, "a", "--max-tokens", "2").summary()["engine"]
+        self.assertEqual(100, engine["context"])
+        done = self.run_json(program, "a" * 150, "--max-tokens", "2", code=1)
+        self.assertEqual("error", done.results()[0]["finish_reason"])
+
+    def test_says_what_it_wrote(self):
+        done = self.expect(0, "export", TIED, "-o", self.folder / "out.chorus")
+        self.assertIn("forward", done.out.decode() + done.err)
+
+    def test_replaces_the_target(self):
+        target = self.folder / "out.chorus"
+        target.write_bytes(b"old")
+        self.export(TIED)
+        self.assertGreater(target.stat().st_size, 10000)
+        self.assertEqual({"out.chorus"}, self.files())
+
+    def test_a_failure_leaves_the_target_alone(self):
+        target = self.folder / "out.chorus"
+        target.write_bytes(b"old")
+        data = pathlib.Path(TIED).read_bytes()
+        for name, content in [("cut.gguf", data[:-1000]), ("text.gguf", b"text")]:
+            self.expect(3, "export", self.write(name, content), "-o", target)
+            self.assertEqual(b"old", target.read_bytes())
+            os.unlink(self.folder / name)
+        self.assertEqual({"out.chorus"}, self.files())
+
+    def test_a_target_that_cannot_be_written(self):
+        for target in [self.folder / "absent" / "out.chorus", self.folder]:
+            done = support.chorus("export", TIED, "-o", target)
+            self.assertIn(done.code, (1, 2), str(done))
+            self.assertIn(str(target), done.err)
+        self.assertEqual(set(), self.files())
+
+
+class InspectTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.program = self.folder / "out.chorus"
+
+    def inspect(self, *words) -> dict:
+        lines = self.expect(0, "inspect", *words, "--json").json_lines()
+        self.assertEqual(1, len(lines))
+        return lines[0]
+
+    def test_describes_the_model(self):
+        for model in (TIED, MIXED, FLOAT):
+            self.expect(0, "export", model, "-o", self.program, "--quiet")
+            described = self.inspect(self.program)
+            metadata = Gguf(pathlib.Path(model).read_bytes()).metadata
+            self.assertEqual("llama", described["architecture"])
+            flat = set()
+
+            def collect(value):
+                if isinstance(value, dict):
+                    value = list(value.values())
+                for item in value if isinstance(value, list) else []:
+                    collect(item)
+                if isinstance(value, int):
+                    flat.add(value)
+
+            collect(described)
+            for key in ("llama.embedding_length", "llama.block_count"):
+                self.assertIn(metadata[key], flat, described)
+            self.assertIn(VOCABULARY[model], flat)
+            self.assertIn(TINY_CONTEXT, flat)
+            heads = metadata["llama.attention.head_count_kv"]
+            width = metadata.get(
+                "llama.attention.key_length",
+                metadata["llama.embedding_length"] // metadata["llama.attention.head_count"],
+            )
+            # Keys and values of 2 layers; bf16 is the default.
+            self.assertIn(2 * 2 * heads * width * 2, flat, described)
+
+    def test_methods_groups_and_hashes(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        described = self.inspect(self.program)
+        (method,) = described["methods"]
+        self.assertEqual("forward", method["name"])
+        (group,) = described["groups"]
+        self.assertIsNone(group["window"])
+        self.assertEqual(self.inspect(self.program), described)
+        text = str(described)
+        self.assertRegex(text, r"[0-9a-f]{16}")
+
+    def test_hash_follows_the_content(self):
+        hashes = set()
+        for n, model in enumerate((TIED, MIXED, FLOAT)):
+            path = self.folder / f"{n}.chorus"
+            self.expect(0, "export", model, "-o", path, "--quiet")
+            described = self.inspect(path)
+            hashes.add(str(described.get("hash", described.get("hashes"))))
+        self.assertEqual(3, len(hashes))
+
+    def test_a_gguf(self):
+        described = self.inspect(MIXED)
+        self.assertEqual("llama", described["architecture"])
+        self.expect(0, "inspect", MIXED, "--tensors")
+
+    def test_tensors(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        described = self.inspect(self.program, "--tensors")
+        plain = self.inspect(self.program)
+        self.assertGreater(len(str(described)), len(str(plain)))
+        text = self.expect(0, "inspect", self.program, "--tensors").out.decode().lower()
+        self.assertIn("q4_1", text)
+        self.assertIn("q8_0", text)
+
+    def test_graph_has_an_operator_a_line(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        out = self.expect(0, "inspect", self.program, "--graph").out.decode()
+        # Two layers with attention, two norms (and a last one), and the linears q+k+v, output,
+        # gate+up and down each; then the head.
+        for name, count in [
+            ("update_and_attend", 2),
+            ("rms_norm", 5),
+            ("embed", 1),
+            ("linear", 9),
+            ("select_rows", 1),
+        ]:
+            lines = [line for line in out.splitlines() if name in line.split("(")[0]]
+            self.assertGreaterEqual(len(lines), count, out)
+
+    def test_verify(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        self.expect(0, "inspect", self.program, "--verify")
+        data = bytearray(self.program.read_bytes())
+        data[len(data) // 2] ^= 1
+        self.program.write_bytes(data)
+        self.expect(3, "inspect", self.program, "--verify")
+
+    def test_text_for_people(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        out = self.expect(0, "inspect", self.program).out.decode()
+        self.assertIn("llama", out)
+        self.assertIn("forward", out)
+
+
+if __name__ == "__main__":
+    support.main()
