@@ -1,10 +1,8 @@
 // chorus export: a program file from a checkpoint.
-#include "exporter/export.h"
-
 #include <cstdio>
-#include <filesystem>
 
 #include "arguments.h"
+#include "base/memory_map.h"
 #include "models.h"
 #include "verbs.h"
 
@@ -19,41 +17,47 @@ struct ExportFlags {
   CommonFlags common;
 };
 
-Result<ExportOptions> read_flags(const ExportFlags& flags, Console& console) {
-  ExportOptions options;
-  if (flags.model.empty()) return invalid_argument("MODEL", "expected a .gguf file");
-  if (flags.output.empty()) return invalid_argument("-o", "expected the file to write");
-  if (!flags.context.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t context,
-                            parse_count("--context", flags.context, 1, 1 << 30));
-    options.context = static_cast<int32_t>(context);
+// The context asked for, 0 without one.
+Result<int32_t> read_flags(const ExportFlags& flags) {
+  if (flags.model.empty()) {
+    return invalid_argument("MODEL", "expected a .chorus program or a .gguf file");
   }
-  options.progress = [&console](uint64_t done, uint64_t total) {
-    char text[32];
-    std::snprintf(text, sizeof text, "exporting: %3.0f %%",
-                  100 * static_cast<double>(done) / static_cast<double>(total));
-    console.progress(text);
-  };
-  return options;
+  if (flags.output.empty()) return invalid_argument("-o", "expected the file to write");
+  if (flags.context.empty()) return 0;
+  CHORUS_ASSIGN_OR_RETURN(const int64_t context,
+                          parse_count("--context", flags.context, 1, 1 << 30));
+  return static_cast<int32_t>(context);
 }
 
-// A wrong flag is the command line's fault; a checkpoint that cannot be exported is the model's.
-ExitCode exit_code_of(const Status& status, const ExportFlags& flags) {
-  const bool is_output = status.field().starts_with(flags.output);
-  if (status.field() == "context") return kUsage;
-  return is_output ? kFailed : kBadModel;
+// A program file is copied as it is, once its weights are known to be whole.
+Status check_source_program(const Program& program, int32_t context) {
+  if (context != 0 && context != program.context()) {
+    return unimplemented("--context",
+                         "another context for a .chorus program: not offered by this "
+                         "version; export the checkpoint");
+  }
+  return program.verify_weights();
 }
 
 int export_model(ExportFlags& flags) {
   const Status parsed = flags.common.parse();
   Console console(flags.common);
   if (!parsed.ok()) return console.error(parsed, kUsage);
-  const auto options = read_flags(flags, console);
-  if (!options.ok()) return console.error(options.status(), kUsage);
+  const auto context = read_flags(flags);
+  if (!context.ok()) return console.error(context.status(), kUsage);
   const SteadyClock clock;
   const int64_t start_ns = clock.now_ns();
-  const Status status = export_to_file(flags.model, flags.output, *options);
-  if (!status.ok()) return console.error(status, exit_code_of(status, flags));
+  const auto source = open_program(flags.model, *context, console);
+  if (!source.ok()) return source.exit_code;
+  if (!is_gguf_file(flags.model)) {
+    const Status status = check_source_program(*source.value, *context);
+    if (!status.ok()) {
+      return console.error(status, status.field() == "--context" ? kUsage : kBadModel);
+    }
+  }
+  const auto image = source.value->image();
+  const Status written = write_file_atomically(flags.output, {&image, 1});
+  if (!written.ok()) return console.error(written, kFailed);
   const auto program = Program::load(flags.output);
   if (!program.ok()) return console.error(program.status(), kFailed);
   json::Value value = model_json(*program, flags.output);
@@ -80,7 +84,7 @@ void add_export(CommandLine& line) {
   CLI::App& app = *line.app.add_subcommand("export", "write a program file from a checkpoint");
   app.allow_extras();
   auto flags = std::make_shared<ExportFlags>();
-  app.add_option("MODEL", flags->model, "a .gguf file");
+  app.add_option("MODEL", flags->model, "a .gguf file, or a .chorus program to copy");
   app.add_option("-o,--output", flags->output, "the .chorus file to write")->type_name("FILE");
   app.add_option("--context", flags->context, "longest session in tokens (default: the model's)")
       ->type_name("N");

@@ -1,6 +1,5 @@
 // chorus inspect: what a program or a checkpoint is.
 #include <cstdio>
-#include <fstream>
 
 #include "exporter/describe_gguf.h"
 #include "models.h"
@@ -18,12 +17,6 @@ struct InspectFlags {
   bool verify = false;
   CommonFlags common;
 };
-
-bool is_gguf_file(const std::string& path) {
-  char magic[4] = {};
-  std::ifstream file(path, std::ios::binary);
-  return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";
-}
 
 json::Value types_json(const std::vector<TypeTotal>& totals) {
   json::Array types;

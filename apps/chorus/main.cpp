@@ -69,6 +69,20 @@ Status check_leftovers(const CLI::App& app) {
   return Status();
 }
 
+// A flag given as --flag= or --flag "". Only a text may be empty.
+Status check_empty_values(const CLI::App& app) {
+  for (const CLI::App* verb : app.get_subcommands()) {
+    for (const CLI::Option* option : verb->get_options()) {
+      const bool takes_value = option->nonpositional() && option->get_expected_min() > 0;
+      if (!takes_value || option->get_type_name() == "TEXT") continue;
+      for (const std::string& value : option->results()) {
+        if (value.empty()) return invalid_argument(option->get_name(), "expected a value");
+      }
+    }
+  }
+  return Status();
+}
+
 // The parser's own complaint, such as a flag without its value: "--seed: 1 required N missing".
 Status usage_error(const CLI::ParseError& error) {
   const std::string message = error.what();
@@ -111,6 +125,8 @@ int run(int argc, char** argv) {
   }
   if (const Status status = check_leftovers(app); !status.ok())
     return console.error(status, kUsage);
+  if (const Status status = check_empty_values(app); !status.ok())
+    return console.error(status, kUsage);
   if (show_version) {
     const auto text = version_text();
     if (!text.ok()) return console.error(text.status(), kUsage);
@@ -130,7 +146,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return chorus::cli::run(argc, argv);
+    const int code = chorus::cli::run(argc, argv);
+    std::fflush(stdout);
+    if (code != chorus::cli::kDone || std::ferror(stdout) == 0) return code;
+    std::fputs("chorus: stdout: cannot write the results\n", stderr);
+    return chorus::cli::kFailed;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "chorus: %s\n", error.what());
     return 1;

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "arguments.h"
 
@@ -33,6 +34,15 @@ std::string hex(const Digest& digest) {
 
 }  // namespace
 
+bool is_gguf_file(const std::string& path) {
+  // Opening a named pipe would wait for its writer.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  char magic[4] = {};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";
+}
+
 Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int32_t context,
                                                     Console& console) {
   ModelOptions options;
@@ -48,6 +58,9 @@ Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int
   Status status = program.status();
   if (status.code() == Code::kNotFound) {
     status = not_found(path, "no such model" + suggest_files(path));
+  }
+  if (status.field() == "context") {
+    return {nullptr, console.error(Status(status.code(), "--context", status.message()), kUsage)};
   }
   return {nullptr, console.error(status, kBadModel)};
 }

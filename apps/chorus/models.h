@@ -18,6 +18,8 @@ struct Opened {
   bool ok() const { return exit_code == kDone; }
 };
 
+bool is_gguf_file(const std::string& path);
+
 // The program of a path, with progress while a GGUF file is exported. Names that are like a missing
 // file's are suggested.
 Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int32_t context,

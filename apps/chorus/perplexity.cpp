@@ -262,7 +262,7 @@ int PerplexityVerb::finish(double seconds) {
 
 int PerplexityVerb::run() {
   if (const Status status = read_flags(); !status.ok()) return console_.error(status, kUsage);
-  auto program = open_program(flags_.model, engine_options_.context, console_);
+  auto program = open_program(flags_.model, 0, console_);
   if (!program.ok()) return program.exit_code;
   if (const int code = read_windows(*program.value); code != kDone) return code;
   auto engine = open_engine(program.value, engine_options_, clock_, console_);

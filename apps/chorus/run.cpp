@@ -99,7 +99,7 @@ bool RunVerb::needs_text() const {
 }
 
 int RunVerb::open_model() {
-  auto program = open_program(flags_.model, engine_options_.context, console_);
+  auto program = open_program(flags_.model, 0, console_);
   if (!program.ok()) return program.exit_code;
   end_tokens_ = end_tokens(*program.value);
   auto text = TextModel::create(*program.value);

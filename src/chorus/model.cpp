@@ -27,6 +27,9 @@ text::Vocabulary vocabulary_of(const TokenizerData& data) {
 }
 
 bool is_gguf(const std::string& path) {
+  // Opening a named pipe would wait for its writer.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
   char magic[4] = {};
   std::ifstream file(path, std::ios::binary);
   return file.read(magic, sizeof magic) && std::string_view(magic, sizeof magic) == "GGUF";

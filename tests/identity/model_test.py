@@ -20,7 +20,7 @@ import support
 from support import CliTest, bits
 
 NUM_PROMPTS = int(os.environ.get("CHORUS_TEST_PROMPTS", "32"))
-LONGEST = int(os.environ.get("CHORUS_TEST_LENGTH", "300"))
+LONGEST = int(os.environ.get("CHORUS_TEST_LENGTH", "260"))
 MAX_TOKENS = 6
 AXES = {
     "--prefill-chunk": ["1", "7", "64", "512"],
@@ -55,7 +55,7 @@ def prompts(rng: random.Random) -> list:
     lines = (support.GOLDEN / "prompts.jsonl").read_text(encoding="utf-8").split("\n")
     pool = [json.loads(line)["ids"] for line in lines if line]
     joined = [i for ids in pool for i in ids]
-    lengths = [1, 16, 64, 257, LONGEST] + [rng.randrange(2, 48) for _ in range(NUM_PROMPTS)]
+    lengths = [1, 16, 64, LONGEST] + [rng.randrange(2, 20) for _ in range(NUM_PROMPTS)]
     rows = []
     for length in lengths[:NUM_PROMPTS]:
         start = rng.randrange(len(joined) - length)
