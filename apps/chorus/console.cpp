@@ -6,7 +6,10 @@
 namespace chorus::cli {
 
 Console::Console(const CommonFlags& flags)
-    : json_(flags.json), quiet_(flags.quiet), shows_progress_(!flags.quiet && isatty(2) == 1) {}
+    : log_(flags.log_level),
+      json_(flags.json),
+      quiet_(flags.quiet),
+      shows_progress_(!flags.quiet && isatty(2) == 1) {}
 
 void Console::line(const json::Value& value) { text(value.dump() + "\n"); }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/result.h"
 #include "flags.h"
 #include "json/value.h"
@@ -24,6 +25,7 @@ class Console {
   explicit Console(const CommonFlags& flags);
 
   bool json() const { return json_; }
+  Log& log() { return log_; }
 
   // One line of JSON, or text as it is, on stdout.
   void line(const json::Value& value);
@@ -40,6 +42,7 @@ class Console {
   bool shows_progress() const { return shows_progress_; }
 
  private:
+  Log log_;
   bool json_;
   bool quiet_;
   bool shows_progress_;

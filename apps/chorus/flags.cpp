@@ -126,7 +126,8 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
 
 void SamplingFlags::declare(CLI::App& app) {
   const char* group = "Sampling";
-  text_flag(app, "--max-tokens", max_tokens_, "N", "most tokens to generate (default: 256)", group);
+  text_flag(app, "--max-tokens", max_tokens_, "N",
+            "most tokens to generate (default: 256, or what the context leaves)", group);
   text_flag(app, "--temperature", temperature_, "X", "0 (default): greedy, the likeliest token",
             group);
   text_flag(app, "--seed", seed_, "N",
@@ -142,8 +143,11 @@ void SamplingFlags::declare(CLI::App& app) {
 
 Result<GenerationSettings> SamplingFlags::parse() const {
   GenerationSettings settings;
-  CHORUS_RETURN_IF_ERROR(
-      read_count("--max-tokens", max_tokens_, 1, kMaxTokensLimit, settings.max_tokens));
+  if (!max_tokens_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t count,
+                            parse_count("--max-tokens", max_tokens_, 1, kMaxTokensLimit));
+    settings.max_tokens = static_cast<int32_t>(count);
+  }
   if (!temperature_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(settings.temperature,
                             parse_number("--temperature", temperature_, 0, kMaxTemperature));

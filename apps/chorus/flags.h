@@ -48,7 +48,7 @@ class EngineFlags {
 
 // What a generation is asked for, from flags or from a line of a prompts file.
 struct GenerationSettings {
-  int32_t max_tokens = 256;
+  std::optional<int32_t> max_tokens;  // unset: 256, or what the context leaves
   double temperature = 0;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;

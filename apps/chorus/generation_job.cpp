@@ -1,5 +1,7 @@
 #include "generation_job.h"
 
+#include <algorithm>
+
 #include "console.h"
 
 namespace chorus::cli {
@@ -69,7 +71,11 @@ Status GenerationJob::begin(Runner& runner, const std::vector<TokenId>& end_toke
   CHORUS_RETURN_IF_ERROR(prepare());
   const GenerationSettings& settings = prompt_.settings;
   GenerationOptions options;
-  options.max_new_tokens = settings.max_tokens;
+  constexpr int64_t kDefaultMaxTokens = 256;
+  const int64_t room = int64_t{runner.effective().executor.max_session_tokens} -
+                       static_cast<int64_t>(prompt_tokens_.size());
+  options.max_new_tokens = settings.max_tokens.value_or(
+      static_cast<int32_t>(std::clamp(room, int64_t{1}, kDefaultMaxTokens)));
   options.sampling.temperature = static_cast<float>(settings.temperature);
   options.sampling.logprobs = options_.logprobs.has_value();
   options.sampling.num_likeliest = options_.logprobs.value_or(0);

@@ -43,7 +43,8 @@ void Interrupt::wait_for_signals() {
     if (sigwait(&set, &signal) != 0 || stop_.load()) return;
     if (requested_.exchange(true)) _exit(130);
     MutexLock lock(mutex_);
-    if (action_) action_();
+    if (!action_) _exit(130);  // nothing is running that could end with its results
+    action_();
   }
 }
 

@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM as an event: the first asks the running verb to stop, the second ends at once.
+// SIGINT and SIGTERM as an event: the first asks the running verb to stop (without an action to
+// call it ends the process with 130), the second ends at once.
 #pragma once
 
 #include <atomic>

@@ -51,8 +51,9 @@ Status unknown_verb(const CLI::App& app, const std::string& name) {
 Status unknown_flag(const CLI::App& app, const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   if (contains(kAbsentFlags, name)) return unimplemented(name, "not offered by this version");
-  return invalid_argument(name, "unknown flag" + suggestion(name, flag_names(app)) + " (chorus " +
-                                    app.get_name() + " --help lists the flags)");
+  const std::string verb = app.get_parent() == nullptr ? "" : " " + app.get_name();
+  return invalid_argument(name, "unknown flag" + suggestion(name, flag_names(app)) + " (chorus" +
+                                    verb + " --help lists the flags)");
 }
 
 // The first word that no verb or flag took.

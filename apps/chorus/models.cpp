@@ -69,7 +69,10 @@ Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> progr
                                             const EngineOptions& options, const Clock& clock,
                                             Console& console) {
   auto engine = Engine::create(std::move(program), options, clock);
-  if (engine.ok()) return {std::move(engine).value(), kDone};
+  if (engine.ok()) {
+    console.log().info("engine: " + engine_json((*engine)->settings()).dump());
+    return {std::move(engine).value(), kDone};
+  }
   const Code code = engine.status().code();
   const ExitCode exit_code = code == Code::kInvalidArgument                            ? kUsage
                              : code == Code::kDataLoss || code == Code::kUnimplemented ? kBadModel

@@ -74,6 +74,10 @@ MemoryMap::~MemoryMap() {
 
 Status write_file_atomically(const std::string& path,
                              std::span<const std::span<const std::byte>> parts) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return invalid_argument(path, "expected a regular file or a new one");
+  }
   const std::string temporary = path + ".tmp" + std::to_string(::getpid());
   Status status;
   {

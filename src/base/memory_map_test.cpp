@@ -77,6 +77,8 @@ TEST(WriteFileAtomically, FailureLeavesTheTarget) {
   std::filesystem::create_directories(target + "/inside");
   EXPECT_FALSE(write_file_atomically(target, parts).ok());
   EXPECT_TRUE(std::filesystem::exists(target + "/inside"));
+  EXPECT_EQ(write_file_atomically("/dev/null", parts).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_EQ(write_file_atomically(temporary_path("chorus_no_folder/x"), parts).code(),
             Code::kNotFound);
 }

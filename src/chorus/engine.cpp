@@ -99,10 +99,15 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
   const int64_t useful =
       (ceil_div(wanted_context, settings.block_size) + 1) * settings.max_sessions;
   int64_t blocks = options.kv_blocks;
+  const int64_t most = INT32_MAX / settings.block_size;  // cells are numbered by int32_t
+  if (blocks > most) {
+    return invalid_argument("--kv-blocks", "expected at most " + std::to_string(most) + ", found " +
+                                               std::to_string(blocks));
+  }
   if (blocks == 0) {
     const int64_t budget =
         options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
-    blocks = std::min({useful, budget / block_bytes, int64_t{INT32_MAX} / settings.block_size});
+    blocks = std::min({useful, budget / block_bytes, most});
   }
   if (blocks < 1) {
     return invalid_argument(
