@@ -63,7 +63,7 @@ class BadFileTest(CliTest):
             size // 2,
         }
         chosen |= {at + d for at in interesting for d in (-1, 0, 1)}
-        chosen |= {self.rng.randrange(size) for _ in range(40)}
+        chosen |= {self.rng.randrange(size) for _ in range(25)}
         return sorted(n for n in chosen if 0 <= n < size)
 
 
@@ -133,7 +133,7 @@ class FlippedTest(BadFileTest):
             if begin > at:
                 gaps.append((at, begin))
             at = max(at, end)
-        places = sorted(set(range(0, 64)) | set(self.sample(gaps, 90)))
+        places = sorted(set(range(0, 64)) | set(self.sample(gaps, 70)))
         places = [p for p in places if any(b <= p < e for b, e in gaps)]
         files = [self.flip(data, p) for p in places]
         done = in_parallel(lambda n: self.run_file(files[n], f"flip{n}.chorus"), range(len(files)))
@@ -162,8 +162,8 @@ class FlippedTest(BadFileTest):
         for model in (TIED, MIXED):
             data = pathlib.Path(model).read_bytes()
             layout = Gguf(data)
-            places = self.sample([(0, layout.header_end)], 90) + list(range(0, 24))
-            places += self.sample([(layout.data_begin, len(data))], 25)
+            places = self.sample([(0, layout.header_end)], 60) + list(range(0, 24))
+            places += self.sample([(layout.data_begin, len(data))], 15)
             files = [self.flip(data, p) for p in places]
             done = in_parallel(
                 lambda n: self.run_file(files[n], f"flip{n}.gguf"), range(len(files))

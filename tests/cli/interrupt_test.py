@@ -153,10 +153,18 @@ class InterruptTest(CliTest):
 
     def test_perplexity(self):
         rng = random.Random(1)
-        rows = [random_ids(rng, TIED, 500) for _ in range(3000)]
+        rows = [random_ids(rng, TIED, 200) for _ in range(5000)]
         process = subprocess.Popen(
             support.command_of(
-                ["perplexity", TIED, self.write("ids.jsonl", rows), "--tokens", "--json"]
+                [
+                    "perplexity",
+                    TIED,
+                    self.write("ids.jsonl", rows),
+                    "--tokens",
+                    "--json",
+                    "--max-sessions",
+                    "4",
+                ]
             ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

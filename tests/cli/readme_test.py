@@ -19,6 +19,11 @@ import unittest
 import support
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# What the commands read besides the model.
+FILES = {
+    "prompts.jsonl": '{"prompt": "The sea is", "max_tokens": 8}\n{"prompt": "Snow", "seed": 1}\n',
+    "book.txt": (ROOT / "LICENSE").read_text(encoding="utf-8"),
+}
 
 
 def commands(text: str) -> list:
@@ -52,6 +57,8 @@ class ReadmeTest(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="chorus_readme_") as folder:
             os.mkdir(os.path.join(folder, "build"))
             os.symlink(support.binary(), os.path.join(folder, "build", "chorus"))
+            for name, content in FILES.items():
+                (pathlib.Path(folder) / name).write_text(content, encoding="utf-8")
             for line in lines:
                 command = re.sub(r"[^\s\"']+\.gguf\b", lambda _: model, line)
                 done = subprocess.run(
