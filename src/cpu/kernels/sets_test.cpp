@@ -266,7 +266,7 @@ AttentionResult attend(const Kernels& kernels, int type, uint64_t seed) {
 }
 
 TEST(Sets, Attention) {
-  for_other_sets(24, [](const Kernels& kernels, uint64_t seed) {
+  for_other_sets(10, [](const Kernels& kernels, uint64_t seed) {
     for (const int type : {kKvF32, kKvBf16}) {
       SCOPED_TRACE(type);
       const AttentionResult expected = attend(generic_kernels(), type, seed);
