@@ -131,7 +131,7 @@ class InterruptTest(CliTest):
     def test_a_closed_pipe_does_not_hang(self):
         # Something is written all the time, so that the closed pipe is met early.
         for words in (["--json"], ["--json", "--no-batch"], []):
-            process = self.start(*words, max_tokens=30)
+            process = self.start(*words, "--max-sessions", "4", max_tokens=30)
             self.first_line(process)
             process.stdout.close()
             process.stdout = None
