@@ -7,7 +7,7 @@
 
 include_guard(GLOBAL)
 
-set(CHORUS_CARGO_VERSION_MIN 1.85)
+set(CHORUS_CARGO_VERSION_MIN 1.87)
 set(CHORUS_CARGO_TARGET_DIR ${PROJECT_SOURCE_DIR}/build/cargo CACHE PATH
   "Target folder of cargo, shared by all build folders")
 

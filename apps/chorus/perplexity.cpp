@@ -268,6 +268,13 @@ int PerplexityVerb::run() {
   auto engine = open_engine(program.value, engine_options_, clock_, console_);
   if (!engine.ok()) return engine.exit_code;
   engine_ = std::move(engine.value);
+  // Lines of ids have lengths of their own, and each that is too long fails alone.
+  if (const int32_t most = engine_->settings().context; !flags_.tokens && window_tokens_ > most) {
+    return console_.error(
+        invalid_argument("--window", "expected at most the context of " + std::to_string(most) +
+                                         " tokens, found " + std::to_string(window_tokens_)),
+        kUsage);
+  }
   const int64_t started_ns = clock_.now_ns();
   const int code = run_windows();
   const int last = finish(static_cast<double>(clock_.now_ns() - started_ns) / 1e9);
