@@ -39,9 +39,17 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
           nullptr, 0);
 }
 
+// Processors in this process's affinity mask, SMT siblings included.
+int num_processors() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(num_threads), spin_ns_(num_threads > num_processors() ? 0 : kSpinNs) {
   CHORUS_CHECK_GE(num_threads, 1);
   workers_.reserve(static_cast<size_t>(num_threads - 1));
   for (int index = 1; index < num_threads; ++index) {
@@ -56,23 +64,27 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::wait_while_equal(std::atomic<uint32_t>& word, uint32_t old_value, bool may_sleep) {
+void ThreadPool::wait_while_equal(std::atomic<uint32_t>& word, uint32_t old_value) {
   int64_t start = 0;
   for (int round = 0; word.load(std::memory_order_acquire) == old_value; ++round) {
     pause_processor();
     if (round % 64 != 63) continue;
     if (start == 0) start = now_ns();
     const int64_t waited = now_ns() - start;
-    if (may_sleep && waited > kYieldNs) {
-      // Counted before the last look at the word and read after it is raised (both sequentially
-      // consistent), so either this thread sees the new value or the raiser sees this thread.
+    if (waited > kYieldNs) {
+      // Counted before the last look at the word, and read after the word is raised (all
+      // sequentially consistent): either this thread sees the new value or the raiser sees it.
       num_sleeping_.fetch_add(1);
       if (word.load() == old_value) futex_wait(word, old_value);
       num_sleeping_.fetch_sub(1);
-    } else if (waited > kSpinNs) {
+    } else if (waited >= spin_ns_) {
       sched_yield();
     }
   }
+}
+
+void ThreadPool::wake_sleepers(std::atomic<uint32_t>& word) {
+  if (num_sleeping_.load() != 0) futex_wake_all(word);
 }
 
 void ThreadPool::run_job(Job job, void* context) {
@@ -83,7 +95,7 @@ void ThreadPool::run_job(Job job, void* context) {
   job_ = job;
   context_ = context;
   epoch_.fetch_add(1);
-  if (num_sleeping_.load() != 0) futex_wake_all(epoch_);
+  wake_sleepers(epoch_);
   job(context, 0);
   barrier();
 }
@@ -93,16 +105,17 @@ void ThreadPool::barrier() {
   const uint32_t epoch = barrier_epoch_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(num_threads_)) {
     arrived_.store(0, std::memory_order_relaxed);
-    barrier_epoch_.store(epoch + 1, std::memory_order_release);
+    barrier_epoch_.store(epoch + 1);
+    wake_sleepers(barrier_epoch_);
     return;
   }
-  wait_while_equal(barrier_epoch_, epoch, /*may_sleep=*/false);
+  wait_while_equal(barrier_epoch_, epoch);
 }
 
 void ThreadPool::worker_loop(int index) {
   uint32_t seen = 0;
   for (;;) {
-    wait_while_equal(epoch_, seen, /*may_sleep=*/true);
+    wait_while_equal(epoch_, seen);
     ++seen;
     if (stop_.load()) return;
     job_(context_, index);

@@ -1,9 +1,9 @@
 // The threads that run a step's kernels.
 //
 // A step is a few hundred short parallel regions; waking a sleeping thread costs as much as a whole
-// small matrix product. So workers spin through a step and sleep only between steps: they spin
-// about 20 us, then yield the processor, then wait in the kernel (futex) after about 2 ms without
-// work.
+// small matrix product. So a thread that waits, for work or at a barrier, spins about 20 us, then
+// yields the processor, and waits in the kernel (futex) only after about 2 ms. A pool with more
+// threads than the process has processors yields at once: what it waits for cannot run meanwhile.
 #pragma once
 
 #include <atomic>
@@ -61,10 +61,12 @@ class ThreadPool {
 
   void run_job(Job job, void* context);
   void worker_loop(int index);
-  // Waits until `word` differs from `old_value`; may sleep when `may_sleep`.
-  void wait_while_equal(std::atomic<uint32_t>& word, uint32_t old_value, bool may_sleep);
+  // Waits until `word` differs from `old_value`; whoever changes it calls wake_sleepers(word) next.
+  void wait_while_equal(std::atomic<uint32_t>& word, uint32_t old_value);
+  void wake_sleepers(std::atomic<uint32_t>& word);
 
   const int num_threads_;
+  const int64_t spin_ns_;  // before a waiting thread yields
   Job job_ = nullptr;
   void* context_ = nullptr;
   std::atomic<bool> stop_{false};

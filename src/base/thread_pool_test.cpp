@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <chrono>
+#include <ctime>
 #include <gtest/gtest.h>
 
 namespace chorus {
@@ -58,6 +59,41 @@ TEST(ThreadPool, WakesWorkersThatSleep) {
     pool.run([&](int) { ++runs; });
   }
   EXPECT_EQ(runs.load(), 10);
+}
+
+// Threads that wait at a barrier for one that is away for long give the processor back.
+TEST(ThreadPool, SleepsAtABarrierThatTakesLong) {
+  ThreadPool pool(4);
+  timespec before = {};
+  timespec after = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  pool.run([&](int index) {
+    if (index == 0) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    pool.barrier();
+  });
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  const double used = static_cast<double>(after.tv_sec - before.tv_sec) +
+                      1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+  // Three threads times 2 ms; without the sleep, all of 400 ms on each processor.
+  EXPECT_LT(used, 0.2);
+}
+
+TEST(ThreadPool, MoreThreadsThanProcessors) {
+  constexpr int kThreads = 96;
+  ThreadPool pool(kThreads);
+  std::vector<int> passed(kThreads);
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> arrived{0};
+    pool.run([&](int index) {
+      if (round % 25 == 0 && index == round % kThreads) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the others go to sleep
+      }
+      ++arrived;
+      pool.barrier();
+      if (arrived.load() == kThreads) ++passed[static_cast<size_t>(index)];
+    });
+  }
+  for (const int count : passed) EXPECT_EQ(count, 100);
 }
 
 }  // namespace
