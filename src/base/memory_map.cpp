@@ -1,5 +1,6 @@
 #include "base/memory_map.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -35,9 +36,17 @@ Status file_error(const std::string& path, const char* action) {
   return invalid_argument(path, message);
 }
 
-Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
+Status check_stop(const std::function<bool()>& stop, const std::string& path) {
+  if (!stop || !stop()) return Status();
+  return Status(Code::kCancelled, path, "not written: stopped on request");
+}
+
+Status write_all(int fd, std::span<const std::byte> bytes, const std::string& path,
+                 const std::function<bool()>& stop) {
+  constexpr size_t kMostAtOnce = size_t{4} << 20;
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    CHORUS_RETURN_IF_ERROR(check_stop(stop, path));
+    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return file_error(path, "cannot write");
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -73,7 +82,8 @@ MemoryMap::~MemoryMap() {
 }
 
 Status write_file_atomically(const std::string& path,
-                             std::span<const std::span<const std::byte>> parts) {
+                             std::span<const std::span<const std::byte>> parts,
+                             const std::function<bool()>& stop) {
   struct stat info = {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return invalid_argument(path, "expected a regular file or a new one");
@@ -85,10 +95,11 @@ Status write_file_atomically(const std::string& path,
         ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (file.get() < 0) return file_error(path, "cannot create");
     for (const auto part : parts) {
-      status = write_all(file.get(), part, path);
+      status = write_all(file.get(), part, path, stop);
       if (!status.ok()) break;
     }
     if (status.ok() && ::fsync(file.get()) != 0) status = file_error(path, "cannot write");
+    if (status.ok()) status = check_stop(stop, path);
   }
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
     status = file_error(path, "cannot rename");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -36,9 +37,11 @@ class MemoryMap {
 
 // Writes `parts` one after the other to a temporary file beside `path`, makes it durable, and
 // renames it to `path`: a reader sees the old file or the whole new one. On failure `path` is
-// untouched.
+// untouched and the temporary file removed. `stop` may be empty; it is asked every few megabytes,
+// and its yes ends the writing with kCancelled.
 Status write_file_atomically(const std::string& path,
-                             std::span<const std::span<const std::byte>> parts);
+                             std::span<const std::span<const std::byte>> parts,
+                             const std::function<bool()>& stop = {});
 
 // The whole of a file as text. For small files; `max_bytes` is refused as kInvalidArgument when
 // exceeded.

@@ -83,6 +83,36 @@ TEST(WriteFileAtomically, FailureLeavesTheTarget) {
             Code::kNotFound);
 }
 
+TEST(WriteFileAtomically, StoppedItLeavesTheTargetAndNothingBeside) {
+  const std::string folder = temporary_path("chorus_write_stopped");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/out";
+  std::ofstream(path) << "old";
+  const std::string big(size_t{9} << 20, 'x');
+  const std::vector<std::span<const std::byte>> parts = {as_bytes(big)};
+  const auto num_files = [&] {
+    int files = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.exists();
+    return files;
+  };
+  // Asked before each of three pieces, and before the file takes its name.
+  for (int last = 1; last <= 4; ++last) {
+    int asked = 0;
+    const Status status = write_file_atomically(path, parts, [&] {
+      EXPECT_EQ(num_files(), 2);
+      return ++asked == last;
+    });
+    EXPECT_EQ(status.code(), Code::kCancelled);
+    EXPECT_EQ(asked, last);
+    EXPECT_EQ(num_files(), 1);
+    EXPECT_EQ(read_text_file(path, 100).value(), "old");
+  }
+  int asked = 0;
+  EXPECT_TRUE(write_file_atomically(path, parts, [&] { return ++asked > 4; }).ok());
+  EXPECT_EQ(std::filesystem::file_size(path), big.size());
+}
+
 TEST(ReadTextFile, RefusesMoreThanTheLimit) {
   const std::string path = temporary_path("chorus_text");
   std::ofstream(path) << "12345";
