@@ -52,8 +52,7 @@ Status check_weight(const Weight& weight) {
   std::optional<uint64_t> bytes;
   if (weight.packing == Packing::kRowMajor) {
     if (weight.type != WeightType::kF32) {
-      return data_loss(
-          "type", "expected f32 in row_major, found " + std::string(weight_type_name(weight.type)));
+      return data_loss("type", "expected F32 in row_major, found " + shown_type_name(weight.type));
     }
     bytes = canonical_bytes(weight.type, weight.rows, weight.columns);
   } else {
@@ -64,16 +63,14 @@ Status check_weight(const Weight& weight) {
                                             std::to_string(weight.packing_version));
   }
   if (!bytes) {
-    return data_loss("columns", "expected a multiple of 32 for " +
-                                    std::string(weight_type_name(weight.type)) + ", found " +
-                                    std::to_string(weight.columns));
+    return data_loss("columns", "expected a multiple of 32 for " + shown_type_name(weight.type) +
+                                    ", found " + std::to_string(weight.columns));
   }
   if (weight.bytes != *bytes) {
-    return data_loss("bytes", "expected " + std::to_string(*bytes) + " for " +
-                                  std::to_string(weight.rows) + " x " +
-                                  std::to_string(weight.columns) + " " +
-                                  std::string(weight_type_name(weight.type)) + ", found " +
-                                  std::to_string(weight.bytes));
+    return data_loss(
+        "bytes", "expected " + std::to_string(*bytes) + " for " + std::to_string(weight.rows) +
+                     " x " + std::to_string(weight.columns) + " " + shown_type_name(weight.type) +
+                     ", found " + std::to_string(weight.bytes));
   }
   return Status();
 }

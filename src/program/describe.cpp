@@ -35,7 +35,7 @@ void add_groups(const Graph& graph, ProgramDescription& description) {
 void add_weights(const Program& program, ProgramDescription& description) {
   for (size_t i = 0; i < program.weights().size(); ++i) {
     const Weight& weight = program.weights()[i];
-    const std::string type(weight_type_name(weight.type));
+    const std::string type = shown_type_name(weight.type);
     const int64_t parameters = int64_t{weight.rows} * weight.columns;
     description.num_parameters += parameters;
     description.weight_bytes += weight.bytes;
@@ -138,7 +138,7 @@ class OpLine {
         continue;
       }
       const Weight& weight = program_.weights()[static_cast<size_t>(weights[i])];
-      line_.append(weight.name).append(":").append(weight_type_name(weight.type));
+      line_.append(weight.name).append(":").append(shown_type_name(weight.type));
     }
     line_.append("]");
   }

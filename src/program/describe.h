@@ -12,7 +12,7 @@ namespace chorus {
 
 // Weights of one type together.
 struct TypeTotal {
-  std::string type;  // "q4_1", "f32"
+  std::string type;  // "Q4_1", "F32"
   int64_t num_weights = 0;
   int64_t num_parameters = 0;  // elements, without padding
   uint64_t bytes = 0;          // in the file, with padding

@@ -48,15 +48,15 @@ TEST(Describe, GraphHasALinePerOperator) {
   const Program program = tiny_program(options);
   const auto lines = graph_lines(program);
   ASSERT_EQ(lines.size(), program.graph().ops.size());
-  EXPECT_EQ(lines[0], "%0 = embed() [embed:q8_0] -> T x 64");
+  EXPECT_EQ(lines[0], "%0 = embed() [embed:Q8_0] -> T x 64");
   EXPECT_EQ(lines[2],
-            "%2 %3 %4 = linear(%1) [layer.0.q:q4_1, layer.0.k:q4_1, layer.0.v:q4_1] -> T x 96 | "
+            "%2 %3 %4 = linear(%1) [layer.0.q:Q4_1, layer.0.k:Q4_1, layer.0.v:Q4_1] -> T x 96 | "
             "32 | 32");
   EXPECT_EQ(lines[3], "%5 = rope(%2) pairing=adjacent head_dim=16 dims=16 theta=10000 -> T x 96");
   EXPECT_EQ(lines[5],
             "%7 = update_and_attend(%5, %6, %4) layer=0 heads=6 kv_heads=2 head_dim=16 scale=0.25 "
             "-> T x 96");
-  EXPECT_EQ(lines.back(), "%19 = linear(%18) [embed:q8_0] -> K x 293");
+  EXPECT_EQ(lines.back(), "%19 = linear(%18) [embed:Q8_0] -> K x 293");
 }
 
 }  // namespace

@@ -41,6 +41,14 @@ std::string_view weight_type_name(WeightType type) { return name_of(type, kWeigh
 std::string_view packing_name(Packing packing) { return name_of(packing, kPackingNames); }
 std::string_view pairing_name(RopePairing pairing) { return name_of(pairing, kPairingNames); }
 
+std::string shown_type_name(WeightType type) {
+  std::string name(weight_type_name(type));
+  for (char& letter : name) {
+    if (letter >= 'a' && letter <= 'z') letter = static_cast<char>(letter - 'a' + 'A');
+  }
+  return name;
+}
+
 std::optional<OpKind> parse_op_kind(std::string_view name) {
   return value_of<OpKind>(name, kOpNames);
 }

@@ -15,6 +15,9 @@ std::string_view weight_type_name(WeightType type);
 std::string_view packing_name(Packing packing);
 std::string_view pairing_name(RopePairing pairing);
 
+// The same type as people and GGUF call it: "Q4_1", "F32".
+std::string shown_type_name(WeightType type);
+
 // The inverse; nullopt for a name that this build does not know.
 std::optional<OpKind> parse_op_kind(std::string_view name);
 std::optional<WeightType> parse_weight_type(std::string_view name);
