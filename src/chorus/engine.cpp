@@ -55,6 +55,21 @@ cpu::CpuOptions cpu_options(const EngineSettings& settings) {
   return options;
 }
 
+// The scheduler's error with the flags that set its limits in place of their names.
+Status with_flags(const Status& status) {
+  std::string field = status.field();
+  std::string message = status.message();
+  for (std::string name : {"max_batch_tokens", "max_decode_sequences", "prefill_chunk"}) {
+    std::string flag = "--" + name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (field == name) field = flag;
+    if (const size_t at = message.find(name); at != std::string::npos) {
+      message.replace(at, name.size(), flag);
+    }
+  }
+  return Status(status.code(), std::move(field), std::move(message));
+}
+
 // Everything that needs no KV pool. Errors name the flag.
 Result<EngineSettings> basic_settings(const EngineOptions& options) {
   EngineSettings settings;
@@ -72,11 +87,7 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
       DecodeFirstScheduler::derive({.max_batch_tokens = options.max_batch_tokens,
                                     .max_decode_sequences = options.max_decode_sequences,
                                     .prefill_chunk = options.prefill_chunk});
-  if (!limits.ok()) {
-    std::string flag = "--" + limits.status().field();
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    return invalid_argument(flag, limits.status().message());
-  }
+  if (!limits.ok()) return with_flags(limits.status());
   settings.max_batch_tokens = limits->max_batch_tokens;
   settings.max_decode_sequences = limits->max_decode_sequences;
   settings.prefill_chunk = limits->prefill_chunk;
