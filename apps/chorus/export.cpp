@@ -2,32 +2,12 @@
 #include <cstdio>
 
 #include "arguments.h"
-#include "base/memory_map.h"
 #include "models.h"
 #include "verbs.h"
 
 namespace chorus::cli {
 
 namespace {
-
-struct ExportFlags {
-  std::string model;
-  std::string output;
-  std::string context;
-  CommonFlags common;
-};
-
-// The context asked for, 0 without one.
-Result<int32_t> read_flags(const ExportFlags& flags) {
-  if (flags.model.empty()) {
-    return invalid_argument("MODEL", "expected a .chorus program or a .gguf file");
-  }
-  if (flags.output.empty()) return invalid_argument("-o", "expected the file to write");
-  if (flags.context.empty()) return 0;
-  CHORUS_ASSIGN_OR_RETURN(const int64_t context,
-                          parse_count("--context", flags.context, 1, 1 << 30));
-  return static_cast<int32_t>(context);
-}
 
 // A program file is copied as it is, once its weights are known to be whole.
 Status check_source_program(const Program& program, int32_t context) {
@@ -39,57 +19,75 @@ Status check_source_program(const Program& program, int32_t context) {
   return program.verify_weights();
 }
 
-int export_model(ExportFlags& flags) {
-  const Status parsed = flags.common.parse();
-  Console console(flags.common);
-  if (!parsed.ok()) return console.error(parsed, kUsage);
-  const auto context = read_flags(flags);
-  if (!context.ok()) return console.error(context.status(), kUsage);
+class ExportVerb final : public Verb {
+ public:
+  ExportVerb() : Verb("export", "write a program file from a checkpoint") {}
+  void declare(CommandLine& line) override;
+  Status parse() override;
+  int run(Console& console, Interrupt& interrupt) override;
+
+ private:
+  void print(const Program& program, double seconds, Console& console) const;
+
+  std::string model_, output_, context_text_;
+  int32_t context_ = 0;  // 0: the model's
+};
+
+void ExportVerb::declare(CommandLine& line) {
+  line.argument("MODEL", model_, "a .gguf file, or a .chorus program to copy");
+  line.group("Output");
+  line.flag("-o,--output", output_, "FILE", "the .chorus file to write");
+  line.flag("--context", context_text_, "N", "longest session in tokens (default: the model's)");
+}
+
+Status ExportVerb::parse() {
+  if (output_.empty()) return invalid_argument("-o", "expected the file to write");
+  if (context_text_.empty()) return Status();
+  CHORUS_ASSIGN_OR_RETURN(const int64_t context,
+                          parse_count("--context", context_text_, 1, 1 << 30));
+  context_ = static_cast<int32_t>(context);
+  return Status();
+}
+
+void ExportVerb::print(const Program& program, double seconds, Console& console) const {
+  if (console.json()) {
+    json::Value line;
+    line.set("type", "export");
+    const json::Value model = model_json(program, output_);
+    for (const auto& [name, member] : model.as_object()) line.set(name, member);
+    line.set("bytes", static_cast<uint64_t>(program.image().size()));
+    line.set("seconds", seconds);
+    console.line(line);
+    return;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, ": %.1f MB in %.2f s\n",
+                static_cast<double>(program.image().size()) / 1e6, seconds);
+  console.text(output_ + text + description_text(program));
+}
+
+int ExportVerb::run(Console& console, Interrupt& interrupt) {
   const SteadyClock clock;
   const int64_t start_ns = clock.now_ns();
-  const auto source = open_program(flags.model, *context, console);
+  const auto source = open_program(model_, context_, console);
   if (!source.ok()) return source.exit_code;
-  if (!is_gguf_file(flags.model)) {
-    const Status status = check_source_program(*source.value, *context);
+  if (!is_gguf_file(model_)) {
+    const Status status = check_source_program(*source.value, context_);
     if (!status.ok()) {
       return console.error(status, status.field() == "--context" ? kUsage : kBadModel);
     }
   }
-  const auto image = source.value->image();
-  const Status written = write_file_atomically(flags.output, {&image, 1});
+  const Status written = write_output(output_, source.value->image(), interrupt);
+  if (written.code() == Code::kCancelled) return console.error(written, kInterrupted);
   if (!written.ok()) return console.error(written, kFailed);
-  const auto program = Program::load(flags.output);
+  const auto program = Program::load(output_);
   if (!program.ok()) return console.error(program.status(), kFailed);
-  json::Value value = model_json(*program, flags.output);
-  value.set("bytes", static_cast<uint64_t>(program->image().size()));
-  value.set("seconds", static_cast<double>(clock.now_ns() - start_ns) / 1e9);
-  if (console.json()) {
-    json::Value line;
-    line.set("type", "export");
-    for (const auto& [name, member] : value.as_object()) line.set(name, member);
-    console.line(line);
-  } else {
-    char text[64];
-    std::snprintf(text, sizeof text, "%.1f MB in %.2f s\n",
-                  static_cast<double>(program->image().size()) / 1e6,
-                  value.find("seconds")->to_number("").value());
-    console.text(flags.output + ": " + text + description_text(*program));
-  }
-  return kDone;
+  print(*program, static_cast<double>(clock.now_ns() - start_ns) / 1e9, console);
+  return interrupt.requested() ? kInterrupted : kDone;
 }
 
 }  // namespace
 
-void add_export(CommandLine& line) {
-  CLI::App& app = *line.app.add_subcommand("export", "write a program file from a checkpoint");
-  app.allow_extras();
-  auto flags = std::make_shared<ExportFlags>();
-  app.add_option("MODEL", flags->model, "a .gguf file, or a .chorus program to copy");
-  app.add_option("-o,--output", flags->output, "the .chorus file to write")->type_name("FILE");
-  app.add_option("--context", flags->context, "longest session in tokens (default: the model's)")
-      ->type_name("N");
-  flags->common.declare(app);
-  app.callback([&line, flags] { line.action = [flags] { return export_model(*flags); }; });
-}
+std::unique_ptr<Verb> make_export() { return std::make_unique<ExportVerb>(); }
 
 }  // namespace chorus::cli

@@ -8,13 +8,8 @@ namespace chorus::cli {
 
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int kMaxThreads = 512;
 constexpr int64_t kMaxCount = 1 << 30;
-
-CLI::Option* text_flag(CLI::App& app, const char* name, std::string& word, const char* type,
-                       const char* help, const char* group) {
-  return app.add_option(name, word, help)->type_name(type)->group(group);
-}
 
 // Parses `text` when it was given.
 Status read_count(const char* flag, const std::string& text, int64_t low, int64_t high,
@@ -27,14 +22,14 @@ Status read_count(const char* flag, const std::string& text, int64_t low, int64_
 
 }  // namespace
 
-void CommonFlags::declare(CLI::App& app) {
-  const char* group = "Common";
-  text_flag(app, "--threads", threads_text_, "N",
-            "worker threads (default: physical cores available to the process)", group);
-  app.add_flag("--json", json, "results as JSON Lines on stdout")->group(group);
-  app.add_flag("--quiet", quiet, "no progress on stderr")->group(group);
-  text_flag(app, "--log-level", log_level_text_, "LEVEL",
-            "error, warning, info or debug (default: warning)", group);
+void CommonFlags::declare(CommandLine& line) {
+  line.group("Common");
+  line.flag("--threads", threads_text_, "N",
+            "worker threads, 1 to 512 (default: physical cores available to the process)");
+  line.flag("--json", json, "results as JSON Lines on stdout");
+  line.flag("--quiet", quiet, "no progress on stderr");
+  line.flag("--log-level", log_level_text_, "LEVEL",
+            "error, warning, info or debug (default: warning)");
 }
 
 Status CommonFlags::parse() {
@@ -47,31 +42,25 @@ Status CommonFlags::parse() {
   return Status();
 }
 
-void EngineFlags::declare(CLI::App& app) {
-  const char* numerics = "Numerics";
-  text_flag(app, "--activations", activations_, "TYPE",
-            "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow",
-            numerics);
-  text_flag(app, "--kv-type", kv_type_, "TYPE", "bf16 (default) or f32", numerics);
-  app.add_flag("--exact", exact_, "--activations f32 --kv-type f32")->group(numerics);
+void EngineFlags::declare(CommandLine& line) {
+  line.group("Numerics");
+  line.flag("--activations", activations_, "TYPE",
+            "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow");
+  line.flag("--kv-type", kv_type_, "TYPE", "bf16 (default) or f32");
+  line.flag("--exact", exact_, "--activations f32 --kv-type f32");
 
-  const char* engine = "Engine";
-  text_flag(app, "--max-sessions", max_sessions_, "N", "sessions resident at once (default: 256)",
-            engine);
-  text_flag(app, "--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)",
-            engine);
-  text_flag(app, "--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step",
-            engine);
-  text_flag(app, "--max-decode-sequences", max_decode_sequences_, "N",
-            "sessions that decode in one step", engine);
-  text_flag(app, "--context", context_, "N",
-            "tokens per session (default: the model's, as far as memory allows)", engine);
-  text_flag(app, "--kv-memory", kv_memory_, "SIZE",
-            "memory for KV blocks, such as 512MiB (default: from free memory)", engine);
-  text_flag(app, "--kv-blocks", kv_blocks_, "N",
-            "KV blocks per layer group, instead of --kv-memory", engine);
-  text_flag(app, "--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64",
-            engine);
+  line.group("Engine");
+  line.flag("--max-sessions", max_sessions_, "N", "sessions resident at once (default: 256)");
+  line.flag("--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)");
+  line.flag("--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step");
+  line.flag("--max-decode-sequences", max_decode_sequences_, "N",
+            "sessions that decode in one step");
+  line.flag("--context", context_, "N",
+            "tokens per session (default: the model's, as far as memory allows)");
+  line.flag("--kv-memory", kv_memory_, "SIZE",
+            "memory for KV blocks, such as 512MiB (default: from free memory)");
+  line.flag("--kv-blocks", kv_blocks_, "N", "KV blocks per layer group, instead of --kv-memory");
+  line.flag("--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64");
 }
 
 Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
@@ -102,7 +91,7 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
   CHORUS_RETURN_IF_ERROR(
       read_count("--max-sessions", max_sessions_, 1, 1 << 20, options.max_sessions));
   CHORUS_RETURN_IF_ERROR(
-      read_count("--max-batch-tokens", max_batch_tokens_, 1, 1 << 20, options.max_batch_tokens));
+      read_count("--max-batch-tokens", max_batch_tokens_, 2, 1 << 20, options.max_batch_tokens));
   CHORUS_RETURN_IF_ERROR(
       read_count("--prefill-chunk", prefill_chunk_, 1, 1 << 20, options.prefill_chunk));
   CHORUS_RETURN_IF_ERROR(read_count("--max-decode-sequences", max_decode_sequences_, 1, 1 << 20,
@@ -124,21 +113,15 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
   return options;
 }
 
-void SamplingFlags::declare(CLI::App& app) {
-  const char* group = "Sampling";
-  text_flag(app, "--max-tokens", max_tokens_, "N",
-            "most tokens to generate (default: 256, or what the context leaves)", group);
-  text_flag(app, "--temperature", temperature_, "X", "0 (default): greedy, the likeliest token",
-            group);
-  text_flag(app, "--seed", seed_, "N",
-            "of the random numbers; with one the result is repeatable (default: a random one)",
-            group);
-  app.add_option("--stop", stop_, "end before this text; repeatable")
-      ->type_name("TEXT")
-      ->group(group)
-      ->take_all()
-      ->allow_extra_args(false);
-  app.add_flag("--ignore-eos", ignore_eos_, "go on after the model's end token")->group(group);
+void SamplingFlags::declare(CommandLine& line) {
+  line.group("Sampling");
+  line.flag("--max-tokens", max_tokens_, "N",
+            "most tokens to generate (default: 256, or what the context leaves)");
+  line.flag("--temperature", temperature_, "X", "0 (default): greedy, the likeliest token");
+  line.flag("--seed", seed_, "N",
+            "of the random numbers; with one the result is repeatable (default: a random one)");
+  line.flag("--stop", stop_, "TEXT", "end before this text; repeatable");
+  line.flag("--ignore-eos", ignore_eos_, "go on after the model's end token");
 }
 
 Result<GenerationSettings> SamplingFlags::parse() const {

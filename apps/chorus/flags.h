@@ -1,9 +1,7 @@
 // The flags that several verbs share: declared once, with one set of defaults.
 #pragma once
 
-#include <CLI/App.hpp>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "chorus/engine.h"
+#include "command_line.h"
 #include "exec/types.h"
 
 namespace chorus::cli {
@@ -19,7 +18,7 @@ namespace chorus::cli {
 // read.
 class CommonFlags {
  public:
-  void declare(CLI::App& app);
+  void declare(CommandLine& line);
   Status parse();
 
   int threads = 0;  // 0: not given
@@ -35,7 +34,7 @@ class CommonFlags {
 // Numerics and sizes of the engine.
 class EngineFlags {
  public:
-  void declare(CLI::App& app);
+  void declare(CommandLine& line);
   // Fills `options`; what was not given keeps its default.
   Result<EngineOptions> parse(const CommonFlags& common) const;
 
@@ -60,7 +59,7 @@ inline constexpr double kMaxTemperature = 100;
 
 class SamplingFlags {
  public:
-  void declare(CLI::App& app);
+  void declare(CommandLine& line);
   Result<GenerationSettings> parse() const;
 
  private:

@@ -32,10 +32,6 @@ json::Value likeliest_json(const TokenScore& score, const std::vector<TokenLogpr
   return json::Value(std::move(entries));
 }
 
-json::Array ids_json(const std::vector<TokenId>& ids) {
-  return json::Array(ids.begin(), ids.end());
-}
-
 }  // namespace
 
 Status GenerationJob::prepare() {
@@ -113,7 +109,11 @@ void GenerationJob::take(const Update& update) {
     tokens_.push_back(kept);
     take_text(score.id);
   }
-  if (update.finish) end(stopped_by_text_ ? FinishReason::kStop : *update.finish, update.error);
+  if (!update.finish) return;
+  // After a stop text the engine may have cancelled or run on; what it reports as an error stays
+  // one.
+  const bool stopped = stopped_by_text_ && *update.finish != FinishReason::kError;
+  end(stopped ? FinishReason::kStop : *update.finish, update.error);
 }
 
 void GenerationJob::take_text(TokenId token) {
@@ -125,8 +125,8 @@ void GenerationJob::take_text(TokenId token) {
   output_ += output.text;
   if (!output.match) return;
   stopped_by_text_ = true;
-  // The surplus is rewound by the engine; an error here would mean the generation had no tokens.
-  (void)handle_.finish_at(static_cast<int32_t>(output.match->num_tokens)).ok();
+  // The surplus is rewound by the engine. There is a token, so this cannot fail.
+  CHORUS_CHECK(handle_.finish_at(static_cast<int32_t>(tokens_.size())).ok());
 }
 
 void GenerationJob::end(FinishReason reason, Status error) {
@@ -181,12 +181,11 @@ json::Value GenerationJob::result() const {
   value.set("id", prompt_.id);
   value.set("choice", 0);
   const bool has_text = prompt_.text.has_value() || !prompt_text_.empty();
-  value.set("prompt", has_text ? json::Value(prompt_text_) : json::Value());
-  value.set("prompt_tokens", ids_json(prompt_tokens_));
-  json::Array ids;
-  for (const TokenScore& score : tokens_) ids.emplace_back(score.id);
-  value.set("tokens", std::move(ids));
-  value.set("text", text_ == nullptr ? json::Value() : json::Value(shown_text()));
+  value.set("prompt", has_text ? json::Value(prompt_text_.empty() ? *prompt_.text : prompt_text_)
+                               : json::Value());
+  value.set("prompt_tokens", json::Array(prompt_tokens_.begin(), prompt_tokens_.end()));
+  value.set("tokens", ids());
+  value.set("text", text_ == nullptr ? json::Value() : json::Value(echo() + output_));
   value.set("finish_reason", name_of(*finish_));
   value.set("error", error_.ok() ? json::Value() : error_json(error_));
   if (options_.logprobs) add_logprobs(value);
@@ -201,8 +200,14 @@ json::Value GenerationJob::result() const {
   return value;
 }
 
-std::string GenerationJob::shown_text() const {
-  return options_.echo ? text::to_valid_utf8(prompt_text_) + output_ : output_;
+json::Array GenerationJob::ids() const {
+  json::Array ids;
+  for (const TokenScore& score : tokens_) ids.emplace_back(score.id);
+  return ids;
+}
+
+std::string GenerationJob::echo() const {
+  return options_.echo ? text::to_valid_utf8(prompt_text_) : std::string();
 }
 
 }  // namespace chorus::cli

@@ -43,8 +43,10 @@ class GenerationJob {
 
   // Valid text so far; it only grows. A stop text and what follows it are left out.
   const std::string& text() const { return output_; }
-  // The same with the prompt in front when --echo asks for it.
-  std::string shown_text() const;
+  // The prompt as text, which --echo puts in front; else empty.
+  std::string echo() const;
+  // The tokens so far.
+  json::Array ids() const;
   size_t generated_tokens() const { return tokens_.size(); }
   size_t prompt_tokens() const { return prompt_tokens_.size(); }
   FinishReason finish() const { return *finish_; }

@@ -10,27 +10,6 @@ namespace chorus::cli {
 
 namespace {
 
-struct InspectFlags {
-  std::string file;
-  bool tensors = false;
-  bool graph = false;
-  bool verify = false;
-  CommonFlags common;
-};
-
-json::Value types_json(const std::vector<TypeTotal>& totals) {
-  json::Array types;
-  for (const TypeTotal& total : totals) {
-    json::Value entry;
-    entry.set("type", total.type);
-    entry.set("tensors", total.num_weights);
-    entry.set("parameters", total.num_parameters);
-    entry.set("bytes", total.bytes);
-    types.push_back(std::move(entry));
-  }
-  return types;
-}
-
 json::Value group_json(const GroupDescription& group) {
   json::Value entry;
   entry.set("layers", json::Array(group.layers.begin(), group.layers.end()));
@@ -51,6 +30,30 @@ json::Value weight_json(const WeightDescription& weight) {
   entry.set("bytes", weight.bytes);
   entry.set("sha256", weight.sha256);
   return entry;
+}
+
+// `count` is the member that holds the number of tensors.
+template <typename Total>
+json::Array types_json(const std::vector<Total>& totals, int64_t Total::* count) {
+  json::Array types;
+  for (const Total& total : totals) {
+    json::Value entry;
+    entry.set("type", total.type);
+    entry.set("tensors", total.*count);
+    entry.set("parameters", total.num_parameters);
+    entry.set("bytes", total.bytes);
+    types.push_back(std::move(entry));
+  }
+  return types;
+}
+
+// Null without a tokenizer.
+json::Value tokenizer_json(const std::string& model, const std::string& pre) {
+  json::Value value;
+  if (model.empty()) return value;
+  value.set("model", model);
+  value.set("pre", pre);
+  return value;
 }
 
 json::Value program_json(const ProgramDescription& program) {
@@ -80,11 +83,9 @@ json::Value program_json(const ProgramDescription& program) {
   value.set("groups", std::move(groups));
   value.set("kv_bytes_per_token_bf16", program.kv_bytes_per_token_bf16);
   value.set("kv_bytes_per_token_f32", program.kv_bytes_per_token_f32);
-  value.set("weights", types_json(program.weights_by_type));
-  json::Value tokenizer;
-  if (!program.tokenizer_model.empty()) {
-    tokenizer.set("model", program.tokenizer_model);
-    tokenizer.set("pre", program.tokenizer_pre);
+  value.set("weights", types_json(program.weights_by_type, &TypeTotal::num_weights));
+  json::Value tokenizer = tokenizer_json(program.tokenizer_model, program.tokenizer_pre);
+  if (!tokenizer.is_null()) {
     tokenizer.set("tokens", program.num_tokens);
     tokenizer.set("merges", program.num_merges);
   }
@@ -93,6 +94,39 @@ json::Value program_json(const ProgramDescription& program) {
   value.set("hash", program.content);
   value.set("kv_identity", program.kv_identity);
   return value;
+}
+
+json::Value gguf_json(const GgufDescription& file) {
+  json::Value value;
+  value.set("type", "gguf");
+  value.set("version", file.version);
+  value.set("architecture", file.architecture);
+  value.set("name", file.name);
+  value.set("parameters", file.num_parameters);
+  value.set("metadata_values", file.num_values);
+  value.set("weights", types_json(file.tensors_by_type, &GgufTypeTotal::num_tensors));
+  value.set("tokenizer", tokenizer_json(file.tokenizer_model, file.tokenizer_pre));
+  value.set("chat_template", file.has_chat_template);
+  return value;
+}
+
+json::Array tensors_json(const GgufDescription& file) {
+  json::Array tensors;
+  for (const GgufTensorDescription& tensor : file.tensors) {
+    json::Value entry;
+    entry.set("name", tensor.name);
+    entry.set("type", tensor.type);
+    entry.set("dims", json::Array(tensor.dims.begin(), tensor.dims.end()));
+    entry.set("bytes", tensor.bytes);
+    tensors.push_back(std::move(entry));
+  }
+  return tensors;
+}
+
+json::Array tensors_json(const ProgramDescription& program) {
+  json::Array weights;
+  for (const WeightDescription& weight : program.weights) weights.push_back(weight_json(weight));
+  return weights;
 }
 
 // "name: value" lines of a description's plain members; lists one entry a line.
@@ -111,121 +145,85 @@ std::string lines_of(const json::Value& value) {
   return text;
 }
 
-json::Value gguf_json(const GgufDescription& file, bool with_tensors) {
-  json::Value value;
-  value.set("type", "gguf");
-  value.set("version", file.version);
-  value.set("architecture", file.architecture);
-  value.set("name", file.name);
-  value.set("parameters", file.num_parameters);
-  value.set("metadata_values", file.num_values);
-  json::Array types;
-  for (const GgufTypeTotal& total : file.tensors_by_type) {
-    json::Value entry;
-    entry.set("type", total.type);
-    entry.set("tensors", total.num_tensors);
-    entry.set("parameters", total.num_parameters);
-    entry.set("bytes", total.bytes);
-    types.push_back(std::move(entry));
-  }
-  value.set("weights", std::move(types));
-  json::Value tokenizer;
-  if (!file.tokenizer_model.empty()) {
-    tokenizer.set("model", file.tokenizer_model);
-    tokenizer.set("pre", file.tokenizer_pre);
-  }
-  value.set("tokenizer", std::move(tokenizer));
-  value.set("chat_template", file.has_chat_template);
-  if (!with_tensors) return value;
-  json::Array tensors;
-  for (const GgufTensorDescription& tensor : file.tensors) {
-    json::Value entry;
-    entry.set("name", tensor.name);
-    entry.set("type", tensor.type);
-    entry.set("dims", json::Array(tensor.dims.begin(), tensor.dims.end()));
-    entry.set("bytes", tensor.bytes);
-    tensors.push_back(std::move(entry));
-  }
-  value.set("tensors", std::move(tensors));
-  return value;
-}
-
-int inspect_gguf(const InspectFlags& flags, Console& console) {
-  if (flags.verify) {
-    return console.error(
-        invalid_argument("--verify", "expected a .chorus program: a GGUF file holds no hashes"),
-        kUsage);
-  }
-  const auto file = GgufFile::open(flags.file);
-  if (!file.ok()) return console.error(file.status(), kBadModel);
-  const json::Value value = gguf_json(describe(*file), flags.tensors);
+void print(const json::Value& value, Console& console) {
   if (console.json()) {
     console.line(value);
   } else {
     console.text(lines_of(value));
   }
+}
+
+class InspectVerb final : public Verb {
+ public:
+  InspectVerb() : Verb("inspect", "what a program or a checkpoint is") {}
+  void declare(CommandLine& line) override;
+  int run(Console& console, Interrupt& interrupt) override;
+
+ private:
+  int inspect_gguf(Console& console) const;
+  int inspect_program(Console& console) const;
+
+  std::string file_;
+  bool tensors_ = false;
+  bool graph_ = false;
+  bool verify_ = false;
+};
+
+void InspectVerb::declare(CommandLine& line) {
+  line.argument("FILE", file_, kModelKinds);
+  line.group("Parts");
+  line.flag("--tensors", tensors_, "every weight");
+  line.flag("--graph", graph_, "the operators, one a line");
+  line.flag("--verify", verify_, "read every weight and compare its hash");
+}
+
+int InspectVerb::inspect_gguf(Console& console) const {
+  if (verify_) {
+    return console.error(
+        invalid_argument("--verify", "expected a .chorus program: a GGUF file holds no hashes"),
+        kUsage);
+  }
+  const auto file = GgufFile::open(file_);
+  if (!file.ok()) return console.error(file.status(), kBadModel);
+  const GgufDescription description = describe(*file);
+  json::Value value = gguf_json(description);
+  if (tensors_) value.set("tensors", tensors_json(description));
+  print(value, console);
   return kDone;
 }
 
-int inspect_program(const InspectFlags& flags, Console& console) {
-  const auto opened = open_program(flags.file, 0, console);
+int InspectVerb::inspect_program(Console& console) const {
+  const auto opened = open_program(file_, 0, console);
   if (!opened.ok()) return opened.exit_code;
   const Program& program = *opened.value;
   const ProgramDescription description = describe(program);
   json::Value value = program_json(description);
-  if (flags.tensors) {
-    json::Array weights;
-    for (const WeightDescription& weight : description.weights) {
-      weights.push_back(weight_json(weight));
-    }
-    value.set("tensors", std::move(weights));
-  }
-  if (flags.graph) {
+  if (tensors_) value.set("tensors", tensors_json(description));
+  if (graph_) {
     const auto lines = graph_lines(program);
-    json::Array graph(lines.begin(), lines.end());
-    if (console.json())
-      value.set("graph", std::move(graph));
-    else
-      for (const std::string& line : lines) console.text(line + "\n");
+    if (console.json()) value.set("graph", json::Array(lines.begin(), lines.end()));
+    for (const std::string& line : lines) {
+      if (!console.json()) console.text(line + "\n");
+    }
   }
-  if (flags.verify) {
+  if (verify_) {
     const Status status = program.verify_weights();
     if (!status.ok()) return console.error(status, kBadModel);
     value.set("verified", true);
   }
-  if (console.json()) {
-    console.line(value);
-  } else if (!flags.graph || flags.verify) {
-    console.text(lines_of(value));
-  }
+  // For people the graph stands alone, unless more was asked for.
+  if (console.json() || !graph_ || verify_ || tensors_) print(value, console);
   return kDone;
+}
+
+int InspectVerb::run(Console& console, Interrupt& /*interrupt*/) {
+  const bool as_gguf = is_gguf_file(file_) && !graph_;
+  return as_gguf ? inspect_gguf(console) : inspect_program(console);
 }
 
 }  // namespace
 
-void add_inspect(CommandLine& line) {
-  CLI::App& app = *line.app.add_subcommand("inspect", "what a program or a checkpoint is");
-  app.allow_extras();
-  auto flags = std::make_shared<InspectFlags>();
-  app.add_option("FILE", flags->file, "a .chorus program or a .gguf file");
-  app.add_flag("--tensors", flags->tensors, "every weight");
-  app.add_flag("--graph", flags->graph, "the operators, one a line");
-  app.add_flag("--verify", flags->verify, "read every weight and compare its hash");
-  flags->common.declare(app);
-  app.callback([&line, flags] {
-    line.action = [flags] {
-      const Status parsed = flags->common.parse();
-      Console console(flags->common);
-      if (!parsed.ok()) return console.error(parsed, kUsage);
-      if (flags->file.empty()) {
-        return console.error(invalid_argument("FILE", "expected a .chorus program or a .gguf file"),
-                             kUsage);
-      }
-      const bool as_gguf = is_gguf_file(flags->file) && !flags->graph;
-      return as_gguf ? inspect_gguf(*flags, console) : inspect_program(*flags, console);
-    };
-  });
-}
+std::unique_ptr<Verb> make_inspect() { return std::make_unique<InspectVerb>(); }
 
 std::string description_text(const Program& program) {
   return lines_of(program_json(describe(program)));

@@ -4,6 +4,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/memory_map.h"
+
 namespace chorus::cli {
 
 namespace {
@@ -33,7 +35,12 @@ Interrupt::~Interrupt() {
 void Interrupt::on_request(std::function<void()> action) {
   MutexLock lock(mutex_);
   action_ = std::move(action);
-  if (requested_.load() && action_) action_();
+  if (requested() && action_) action_();
+}
+
+void Interrupt::delay_exit(int by) {
+  MutexLock lock(mutex_);
+  num_delays_ += by;
 }
 
 void Interrupt::wait_for_signals() {
@@ -41,11 +48,21 @@ void Interrupt::wait_for_signals() {
   for (;;) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0 || stop_.load()) return;
-    if (requested_.exchange(true)) _exit(130);
+    const bool is_first = num_signals_.fetch_add(1) == 0;
+    // The process ends under the lock, so that no delay can begin meanwhile.
     MutexLock lock(mutex_);
-    if (!action_) _exit(130);  // nothing is running that could end with its results
+    if (num_delays_ > 0) continue;
+    // Without an action nothing is running that could end with its results.
+    if (!is_first || !action_) _exit(130);
     action_();
   }
+}
+
+Status write_output(const std::string& path, std::span<const std::byte> bytes,
+                    Interrupt& interrupt) {
+  const ExitDelay delay(interrupt);
+  const int seen = interrupt.num_signals();
+  return write_file_atomically(path, {&bytes, 1}, [&] { return interrupt.num_signals() > seen; });
 }
 
 }  // namespace chorus::cli

@@ -1,12 +1,12 @@
 // The command line tool: reads the line, chooses the verb, and turns errors into exit codes.
-#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include "arguments.h"
-#include "console.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -14,131 +14,117 @@ namespace chorus::cli {
 
 namespace {
 
+using Verbs = std::vector<std::unique_ptr<Verb>>;
+
+constexpr const char* kProgramSummary =
+    "Runs many conversations with one language model in one forward pass, each exactly as if it "
+    "ran alone.";
+
 // Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentFlags = {
-    "-n",          "--save-session",    "--load-session",
-    "--kv-layout", "--no-prefix-cache", "--target-step-ms",
-    "--top-k",     "--top-p",           "--min-p",
-    "--quantize",  "--methods",         "--decode-widths",
-    "--prefill",   "--max-step"};
 const std::vector<std::string> kAbsentVerbs = {"bench", "chat", "serve"};
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+Verbs all_verbs() {
+  Verbs verbs;
+  verbs.push_back(make_export());
+  verbs.push_back(make_inspect());
+  verbs.push_back(make_tokenize());
+  verbs.push_back(make_run());
+  verbs.push_back(make_perplexity());
+  return verbs;
 }
 
-std::vector<std::string> verb_names(const CLI::App& app) {
+std::string program_help(const Verbs& verbs) {
+  std::string text = std::string(kProgramSummary) + "\n\nUsage: chorus VERB [FLAGS] [ARGUMENTS]\n";
+  text += "\nVerbs (chorus VERB --help lists the flags of each):\n";
+  for (const auto& verb : verbs) {
+    text += "  " + verb->name() + std::string(14 - verb->name().size(), ' ') + verb->summary();
+    text += "\n";
+  }
+  text += "\nFlags:\n  -h, --help    this text\n";
+  text += "  --version     version, commit, compiler, instruction sets\n";
+  return text;
+}
+
+Status unknown_verb(const Verbs& verbs, const std::string& name) {
+  if (name.empty()) {
+    return invalid_argument("VERB", "expected a verb, found \"\" (chorus --help lists them)");
+  }
+  if (std::find(kAbsentVerbs.begin(), kAbsentVerbs.end(), name) != kAbsentVerbs.end()) {
+    return unimplemented(name, "not offered by this version");
+  }
   std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands({})) names.push_back(verb->get_name());
-  return names;
+  for (const auto& verb : verbs) names.push_back(verb->name());
+  return invalid_argument(
+      name, "unknown verb" + suggestion(name, names) + " (chorus --help lists the verbs)");
 }
 
-std::vector<std::string> flag_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+bool has_word(std::span<const std::string> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool asks_for_help(std::span<const std::string> words) {
+  return has_word(words, "--help") || has_word(words, "-h");
+}
+
+int run_verb(Verb& verb, std::span<const std::string> words, Interrupt& interrupt) {
+  CommandLine line("chorus " + verb.name(), verb.summary());
+  bool help = false;
+  verb.declare(line);
+  verb.common().declare(line);
+  line.flag("-h,--help", help, "this text");
+  const auto flag_words = before_separator(words);
+  CommonFlags early;
+  early.json = has_word(flag_words, "--json");
+  if (asks_for_help(flag_words)) {
+    Console(early).text(line.help());
+    return kDone;
   }
-  return names;
+  Status status = line.read(words);
+  if (status.ok()) status = verb.common().parse();
+  if (!status.ok()) return Console(early).error(status, kUsage);
+  Console console(verb.common());
+  if (status = verb.parse(); !status.ok()) return console.error(status, kUsage);
+  return verb.run(console, interrupt);
 }
 
-Status unknown_verb(const CLI::App& app, const std::string& name) {
-  if (contains(kAbsentVerbs, name)) return unimplemented(name, "not offered by this version");
-  return invalid_argument(name, "unknown verb" + suggestion(name, verb_names(app)) +
-                                    " (chorus --help lists the verbs)");
-}
-
-Status unknown_flag(const CLI::App& app, const std::string& word) {
-  const std::string name = word.substr(0, word.find('='));
-  if (contains(kAbsentFlags, name)) return unimplemented(name, "not offered by this version");
-  const std::string verb = app.get_parent() == nullptr ? "" : " " + app.get_name();
-  return invalid_argument(name, "unknown flag" + suggestion(name, flag_names(app)) + " (chorus" +
-                                    verb + " --help lists the flags)");
-}
-
-// The first word that no verb or flag took.
-Status check_leftovers(const CLI::App& app) {
-  for (const std::string& word : app.remaining()) {
-    return word.starts_with("-") ? unknown_flag(app, word) : unknown_verb(app, word);
+// The line without a verb: --help, --version, or wrong.
+int run_program(const Verbs& verbs, std::span<const std::string> words) {
+  CommonFlags flags;
+  flags.json = has_word(words, "--json");
+  Console console(flags);
+  if (asks_for_help(words)) {
+    console.text(program_help(verbs));
+    return kDone;
   }
-  for (const CLI::App* verb : app.get_subcommands()) {
-    for (const std::string& word : verb->remaining()) {
-      if (word.starts_with("-")) return unknown_flag(*verb, word);
-      return invalid_argument(word, "expected no further argument");
-    }
+  for (const std::string& word : words) {
+    if (word == "--version") continue;
+    return console.error(word.starts_with("-") ? misplaced_flag(word)
+                                               : invalid_argument(word, "expected no argument"),
+                         kUsage);
   }
-  return Status();
-}
-
-// A flag given as --flag= or --flag "". Only a text may be empty.
-Status check_empty_values(const CLI::App& app) {
-  for (const CLI::App* verb : app.get_subcommands()) {
-    for (const CLI::Option* option : verb->get_options()) {
-      const bool takes_value = option->nonpositional() && option->get_expected_min() > 0;
-      if (!takes_value || option->get_type_name() == "TEXT") continue;
-      for (const std::string& value : option->results()) {
-        if (value.empty()) return invalid_argument(option->get_name(), "expected a value");
-      }
-    }
+  if (!has_word(words, "--version")) {
+    return console.error(invalid_argument("VERB", "expected a verb (chorus --help lists them)"),
+                         kUsage);
   }
-  return Status();
-}
-
-// The parser's own complaint, such as a flag without its value: "--seed: 1 required N missing".
-Status usage_error(const CLI::ParseError& error) {
-  const std::string message = error.what();
-  const size_t end = message.find_first_of(": ");
-  if (message.starts_with("-") && end != std::string::npos) {
-    const size_t rest = message.find_first_not_of(": ", end);
-    return invalid_argument(message.substr(0, end),
-                            rest == std::string::npos ? "expected a value" : message.substr(rest));
-  }
-  return invalid_argument("", message);
+  const auto text = version_text();
+  if (!text.ok()) return console.error(text.status(), kUsage);
+  console.text(*text);
+  return kDone;
 }
 
 int run(int argc, char** argv) {
   Interrupt interrupt;
-  CLI::App app(
-      "Runs many conversations with one language model in one forward pass, each exactly as if "
-      "it ran alone.",
-      "chorus");
-  app.set_help_flag("-h,--help", "this text");
-  app.get_formatter()->column_width(32);
-  bool show_version = false;
-  app.add_flag("--version", show_version, "version, commit, compiler, instruction sets");
-  app.allow_extras();
-  CommandLine line{app, interrupt, {}};
-  add_export(line);
-  add_inspect(line);
-  add_tokenize(line);
-  add_run(line);
-  add_perplexity(line);
-
+  // A file that outgrows the process's limit is an error of the write.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const Verbs verbs = all_verbs();
+  if (words.empty() || words[0].starts_with("-")) return run_program(verbs, words);
+  for (const auto& verb : verbs) {
+    if (verb->name() == words[0]) return run_verb(*verb, std::span(words).subspan(1), interrupt);
+  }
   CommonFlags flags;
-  for (int i = 1; i < argc; ++i) flags.json |= std::string_view(argv[i]) == "--json";
-  Console console(flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    return app.exit(success);
-  } catch (const CLI::ParseError& error) {
-    return console.error(usage_error(error), kUsage);
-  }
-  if (const Status status = check_leftovers(app); !status.ok())
-    return console.error(status, kUsage);
-  if (const Status status = check_empty_values(app); !status.ok())
-    return console.error(status, kUsage);
-  if (show_version) {
-    const auto text = version_text();
-    if (!text.ok()) return console.error(text.status(), kUsage);
-    console.text(*text);
-    return kDone;
-  }
-  if (!line.action) {
-    return console.error(invalid_argument("", "expected a verb (chorus --help lists them)"),
-                         kUsage);
-  }
-  return line.action();
+  flags.json = has_word(before_separator(words), "--json");
+  return Console(flags).error(unknown_verb(verbs, words[0]), kUsage);
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ struct Opened {
   bool ok() const { return exit_code == kDone; }
 };
 
+// What MODEL may be, for help and for the error of a missing one.
+inline constexpr const char* kModelKinds = "a .chorus program or a .gguf file";
+
 bool is_gguf_file(const std::string& path);
 
 // The program of a path, with progress while a GGUF file is exported. Names that are like a missing

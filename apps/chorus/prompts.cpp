@@ -14,22 +14,27 @@ constexpr size_t kMaxFileBytes = size_t{1} << 30;
 
 Result<std::string> read_source(const std::string& path) {
   if (path != "-") return read_text_file(path, kMaxFileBytes);
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
   if (text.size() > kMaxFileBytes) {
     return invalid_argument("-", "expected at most 1 GiB on standard input");
   }
   return text;
 }
 
-// The lines that are not blank, without their line ends.
-std::vector<std::string_view> split_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
+struct Line {
+  std::string_view text;  // without its line end
+  size_t number = 0;      // from 1
+};
+
+// The lines that are not blank.
+std::vector<Line> split_lines(std::string_view text) {
+  std::vector<Line> lines;
+  for (size_t number = 1; !text.empty(); ++number) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") != std::string_view::npos) lines.push_back(line);
+    if (line.find_first_not_of(" \t") != std::string_view::npos) lines.push_back({line, number});
   }
   return lines;
 }
@@ -111,13 +116,7 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
   return Status();
 }
 
-Status read_json_prompt(std::string_view line, const PromptSources& sources, Prompt& prompt) {
-  CHORUS_ASSIGN_OR_RETURN(const json::Value value, json::parse(line, "line"));
-  if (!value.is_object()) {
-    return invalid_argument("line", "expected an object, found " + std::string(value.type_name()));
-  }
-  // The id first, so that it is reported whatever else is wrong.
-  if (const json::Value* id = value.find("id"); id != nullptr) prompt.id = *id;
+Status read_members(const json::Value& value, const PromptSources& sources, Prompt& prompt) {
   if ((value.find("prompt") == nullptr) == (value.find("messages") == nullptr)) {
     return invalid_argument("prompt", "expected either prompt or messages");
   }
@@ -125,6 +124,19 @@ Status read_json_prompt(std::string_view line, const PromptSources& sources, Pro
     CHORUS_RETURN_IF_ERROR(read_member(name, member, sources, prompt));
   }
   return Status();
+}
+
+Status read_json_prompt(std::string_view line, const PromptSources& sources, Prompt& prompt) {
+  CHORUS_ASSIGN_OR_RETURN(const json::Value value, json::parse(line, ""));
+  if (!value.is_object()) {
+    return invalid_argument("", "expected an object, found " + std::string(value.type_name()));
+  }
+  // The id and the text are reported whatever else is wrong.
+  if (const json::Value* id = value.find("id"); id != nullptr) prompt.id = *id;
+  const Status status = read_members(value, sources, prompt);
+  const json::Value* text = value.find("prompt");
+  if (!status.ok() && text != nullptr && text->is_string()) prompt.text = text->as_string();
+  return status;
 }
 
 Status read_token_prompt(std::string_view line, Prompt& prompt) {
@@ -150,6 +162,36 @@ Prompt prompt_with(const PromptSources& sources) {
   return prompt;
 }
 
+Prompt prompt_at(const PromptSources& sources, const std::string& path, const Line& line) {
+  Prompt prompt = prompt_with(sources);
+  prompt.place = path + ": line " + std::to_string(line.number);
+  return prompt;
+}
+
+Status add_prompts_file(const PromptSources& sources, std::vector<Prompt>& prompts) {
+  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.prompts_file));
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string::npos && text[first] == '{';
+  for (const Line& line : split_lines(text)) {
+    Prompt& prompt = prompts.emplace_back(prompt_at(sources, sources.prompts_file, line));
+    if (is_json) {
+      prompt.status = read_json_prompt(line.text, sources, prompt).within(prompt.place);
+    } else {
+      set_text(std::string(line.text), sources, prompt);
+    }
+  }
+  return Status();
+}
+
+Status add_tokens_file(const PromptSources& sources, std::vector<Prompt>& prompts) {
+  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.tokens_file));
+  for (const Line& line : split_lines(text)) {
+    Prompt& prompt = prompts.emplace_back(prompt_at(sources, sources.tokens_file, line));
+    prompt.status = read_token_prompt(line.text, prompt).within(prompt.place);
+  }
+  return Status();
+}
+
 }  // namespace
 
 Result<std::vector<Prompt>> read_prompts(const PromptSources& sources) {
@@ -157,26 +199,8 @@ Result<std::vector<Prompt>> read_prompts(const PromptSources& sources) {
   for (const std::string& text : sources.line) {
     set_text(text, sources, prompts.emplace_back(prompt_with(sources)));
   }
-  if (!sources.prompts_file.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.prompts_file));
-    const size_t first = text.find_first_not_of(" \t\r\n");
-    const bool is_json = first != std::string::npos && text[first] == '{';
-    for (const std::string_view line : split_lines(text)) {
-      Prompt& prompt = prompts.emplace_back(prompt_with(sources));
-      if (is_json) {
-        prompt.status = read_json_prompt(line, sources, prompt);
-      } else {
-        set_text(std::string(line), sources, prompt);
-      }
-    }
-  }
-  if (!sources.tokens_file.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.tokens_file));
-    for (const std::string_view line : split_lines(text)) {
-      Prompt& prompt = prompts.emplace_back(prompt_with(sources));
-      prompt.status = read_token_prompt(line, prompt);
-    }
-  }
+  if (!sources.prompts_file.empty()) CHORUS_RETURN_IF_ERROR(add_prompts_file(sources, prompts));
+  if (!sources.tokens_file.empty()) CHORUS_RETURN_IF_ERROR(add_tokens_file(sources, prompts));
   return prompts;
 }
 

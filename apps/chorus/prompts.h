@@ -17,7 +17,8 @@ namespace chorus::cli {
 // One thing to continue. Exactly one of text, messages and tokens is set, unless `status` says why
 // the line cannot be used: such a prompt fails alone.
 struct Prompt {
-  Status status;
+  Status status;      // its field begins with `place`
+  std::string place;  // in a file, "FILE: line N" counted from 1; empty for the command line
   std::optional<std::string> text;
   std::vector<text::ChatMessage> messages;
   std::optional<std::vector<TokenId>> tokens;

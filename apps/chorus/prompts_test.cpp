@@ -6,10 +6,11 @@
 namespace chorus::cli {
 namespace {
 
+std::string file_path() { return testing::TempDir() + "chorus_prompts"; }
+
 std::string file_with(const std::string& text) {
-  const std::string path = testing::TempDir() + "chorus_prompts";
-  std::ofstream(path, std::ios::binary) << text;
-  return path;
+  std::ofstream(file_path(), std::ios::binary) << text;
+  return file_path();
 }
 
 std::vector<Prompt> from_prompts_file(const std::string& text, PromptSources sources = {}) {
@@ -50,6 +51,7 @@ TEST(Prompts, JsonLinesOverrideTheFlags) {
 TEST(Prompts, ABadLineFailsAlone) {
   const auto prompts = from_prompts_file(
       "{\"prompt\":\"good\"}\n"
+      "\n"
       "{\"prompt\":\n"
       "{\"id\":5,\"prompt\":\"a\",\"max_tokens\":0}\n"
       "{\"prompt\":\"a\",\"tempreature\":1}\n"
@@ -59,14 +61,24 @@ TEST(Prompts, ABadLineFailsAlone) {
       "[1]\n"
       "{\"prompt\":\"also good\"}\n");
   ASSERT_EQ(prompts.size(), 9u);
-  const char* fields[] = {nullptr,  "line",        "max_tokens", "tempreature", "prompt",
-                          "prompt", "messages[0]", "line",       nullptr};
+  const std::string fields[] = {"",
+                                "line 3",
+                                "line 4.max_tokens",
+                                "line 5.tempreature",
+                                "line 6.prompt",
+                                "line 7.prompt",
+                                "line 8.messages[0]",
+                                "line 9",
+                                ""};
   for (size_t i = 0; i < prompts.size(); ++i) {
     SCOPED_TRACE(i);
-    EXPECT_EQ(prompts[i].status.ok(), fields[i] == nullptr) << prompts[i].status.to_string();
-    EXPECT_EQ(prompts[i].status.field(), fields[i] == nullptr ? "" : fields[i]);
+    EXPECT_EQ(prompts[i].status.ok(), fields[i].empty()) << prompts[i].status.to_string();
+    EXPECT_EQ(prompts[i].status.field(), fields[i].empty() ? "" : file_path() + ": " + fields[i]);
   }
   EXPECT_EQ(prompts[2].id.dump(), "5");
+  EXPECT_EQ(prompts[2].text, "a");
+  EXPECT_EQ(prompts[3].text, "a");
+  EXPECT_FALSE(prompts[5].text.has_value());
   EXPECT_NE(prompts[3].status.message().find("did you mean temperature"), std::string::npos);
 }
 
@@ -85,14 +97,14 @@ TEST(Prompts, ChatMakesMessagesOfPlainPrompts) {
 
 TEST(Prompts, TokenLines) {
   PromptSources sources;
-  sources.tokens_file = file_with("[1,2,3]\n[]\n[1.5]\n{}\n[-1, 5000000000]\n");
+  sources.tokens_file = file_with("[1,2,3]\n\n[]\n[1.5]\n{}\n[-1, 5000000000]\n");
   const auto prompts = read_prompts(sources).value();
   ASSERT_EQ(prompts.size(), 5u);
   EXPECT_EQ(*prompts[0].tokens, (std::vector<TokenId>{1, 2, 3}));
   EXPECT_TRUE(prompts[1].tokens->empty());
-  EXPECT_EQ(prompts[2].status.field(), "tokens[0]");
-  EXPECT_EQ(prompts[3].status.field(), "tokens");
-  EXPECT_EQ(prompts[4].status.field(), "tokens[1]");
+  EXPECT_EQ(prompts[2].status.field(), file_path() + ": line 4.tokens[0]");
+  EXPECT_EQ(prompts[3].status.field(), file_path() + ": line 5.tokens");
+  EXPECT_EQ(prompts[4].status.field(), file_path() + ": line 6.tokens[1]");
 }
 
 TEST(Prompts, AMissingFileIsNamed) {

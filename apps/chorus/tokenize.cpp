@@ -10,18 +10,45 @@ namespace chorus::cli {
 
 namespace {
 
-struct TokenizeFlags {
-  std::string model;
-  std::vector<std::string> words;  // the text, or with --decode the ids
-  bool ids_only = false;
-  bool decode = false;
-  bool special = false;
-  CommonFlags common;
+class TokenizeVerb final : public Verb {
+ public:
+  TokenizeVerb() : Verb("tokenize", "text to token ids and back") {}
+  void declare(CommandLine& line) override;
+  Status parse() override;
+  int run(Console& console, Interrupt& interrupt) override;
+
+ private:
+  int decode(const text::Tokenizer& tokenizer, Console& console) const;
+  int encode(const std::string& text, const text::Tokenizer& tokenizer, Console& console) const;
+
+  std::string model_;
+  std::vector<std::string> words_;  // the text, or with --decode the ids
+  bool ids_only_ = false;
+  bool decodes_ = false;
+  bool special_ = false;
 };
 
-int decode(const TokenizeFlags& flags, const text::Tokenizer& tokenizer, Console& console) {
+void TokenizeVerb::declare(CommandLine& line) {
+  line.argument("MODEL", model_, kModelKinds);
+  line.rest("TEXT", words_, "[TEXT | --decode ID...]",
+            "the text (default: stdin); with --decode, token ids");
+  line.group("Tokens");
+  line.flag("--ids", ids_only_, "ids alone, without their pieces");
+  line.flag("--decode", decodes_, "the arguments are ids; prints their text");
+  line.flag("--special", special_, "recognise special tokens such as <|im_start|> in the text");
+}
+
+Status TokenizeVerb::parse() {
+  if (decodes_ && words_.empty()) return invalid_argument("--decode", "expected at least one id");
+  if (!decodes_ && words_.size() > 1) {
+    return invalid_argument(words_[1], "expected one TEXT; put it in quotes");
+  }
+  return Status();
+}
+
+int TokenizeVerb::decode(const text::Tokenizer& tokenizer, Console& console) const {
   std::vector<int32_t> ids;
-  for (const std::string& word : flags.words) {
+  for (const std::string& word : words_) {
     const auto id = parse_count("--decode", word, 0, tokenizer.vocabulary_size() - 1);
     if (!id.ok()) return console.error(id.status(), kUsage);
     ids.push_back(static_cast<int32_t>(*id));
@@ -40,9 +67,9 @@ int decode(const TokenizeFlags& flags, const text::Tokenizer& tokenizer, Console
   return kDone;
 }
 
-int encode(const TokenizeFlags& flags, const std::string& text, const text::Tokenizer& tokenizer,
-           Console& console) {
-  const auto ids = tokenizer.encode(text, {.parse_special = flags.special, .add_special = false});
+int TokenizeVerb::encode(const std::string& text, const text::Tokenizer& tokenizer,
+                         Console& console) const {
+  const auto ids = tokenizer.encode(text, {.parse_special = special_, .add_special = false});
   if (!ids.ok()) return console.error(ids.status(), kFailed);
   json::Array tokens;
   json::Array pieces;
@@ -52,7 +79,7 @@ int encode(const TokenizeFlags& flags, const std::string& text, const text::Toke
     tokens.emplace_back(id);
     pieces.emplace_back(piece);
     lines += std::to_string(id);
-    if (!flags.ids_only) lines += "\t" + json::Value(piece).dump();
+    if (!ids_only_) lines += "\t" + json::Value(piece).dump();
     lines += "\n";
   }
   if (!console.json()) {
@@ -62,52 +89,25 @@ int encode(const TokenizeFlags& flags, const std::string& text, const text::Toke
   json::Value value;
   value.set("type", "tokens");
   value.set("tokens", std::move(tokens));
-  if (!flags.ids_only) value.set("pieces", std::move(pieces));
+  if (!ids_only_) value.set("pieces", std::move(pieces));
   console.line(value);
   return kDone;
 }
 
-int tokenize(TokenizeFlags& flags) {
-  const Status parsed = flags.common.parse();
-  Console console(flags.common);
-  if (!parsed.ok()) return console.error(parsed, kUsage);
-  if (flags.model.empty()) {
-    return console.error(invalid_argument("MODEL", "expected a .chorus program or a .gguf file"),
-                         kUsage);
-  }
-  if (flags.decode && flags.words.empty()) {
-    return console.error(invalid_argument("--decode", "expected at least one id"), kUsage);
-  }
-  if (!flags.decode && flags.words.size() > 1) {
-    return console.error(invalid_argument(flags.words[1], "expected one TEXT; put it in quotes"),
-                         kUsage);
-  }
-  auto program = open_program(flags.model, 0, console);
+int TokenizeVerb::run(Console& console, Interrupt& /*interrupt*/) {
+  auto program = open_program(model_, 0, console);
   if (!program.ok()) return program.exit_code;
   const auto text = TextModel::create(*program.value);
   if (!text.ok()) return console.error(text.status(), kBadModel);
   const text::Tokenizer& tokenizer = (*text)->tokenizer();
-  if (flags.decode) return decode(flags, tokenizer, console);
-  const std::string input = flags.words.empty()
-                                ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                                : flags.words[0];
-  return encode(flags, input, tokenizer, console);
+  if (decodes_) return decode(tokenizer, console);
+  const std::string input =
+      words_.empty() ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : words_[0];
+  return encode(input, tokenizer, console);
 }
 
 }  // namespace
 
-void add_tokenize(CommandLine& line) {
-  CLI::App& app = *line.app.add_subcommand("tokenize", "text to token ids and back");
-  app.allow_extras();
-  auto flags = std::make_shared<TokenizeFlags>();
-  app.add_option("MODEL", flags->model, "a .chorus program or a .gguf file");
-  app.add_option("TEXT", flags->words, "the text (default: stdin); with --decode, token ids");
-  app.add_flag("--ids", flags->ids_only, "ids alone, without their pieces");
-  app.add_flag("--decode", flags->decode, "the arguments are ids; prints their text");
-  app.add_flag("--special", flags->special,
-               "recognise special tokens such as <|im_start|> in the text");
-  flags->common.declare(app);
-  app.callback([&line, flags] { line.action = [flags] { return tokenize(*flags); }; });
-}
+std::unique_ptr<Verb> make_tokenize() { return std::make_unique<TokenizeVerb>(); }
 
 }  // namespace chorus::cli

@@ -1,26 +1,51 @@
-// The verbs of the command line. Each declares its flags on the program and, when its name is on
-// the line, becomes the chosen action.
+// The verbs of the command line, each a class of its own.
 #pragma once
 
-#include <CLI/App.hpp>
-#include <functional>
+#include <memory>
 #include <string>
 
+#include "command_line.h"
+#include "console.h"
+#include "flags.h"
 #include "interrupt.h"
 
 namespace chorus::cli {
 
-struct CommandLine {
-  CLI::App& app;
-  Interrupt& interrupt;
-  // Set by the verb that was named; returns the exit code.
-  std::function<int()> action;
+// One verb on one command line: declare(), then CommandLine::read(), then parse(), then run().
+// Thread: main.
+class Verb {
+ public:
+  Verb(std::string name, std::string summary)
+      : name_(std::move(name)), summary_(std::move(summary)) {}
+  virtual ~Verb() = default;
+  Verb(const Verb&) = delete;
+  Verb& operator=(const Verb&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::string& summary() const { return summary_; }
+  CommonFlags& common() { return common_; }
+
+  // Its arguments and flags; the common ones are main's part.
+  virtual void declare(CommandLine& line) = 0;
+
+  // Turns the words into values. An error means that the command line is wrong.
+  virtual Status parse() { return Status(); }
+
+  // Returns the exit code.
+  virtual int run(Console& console, Interrupt& interrupt) = 0;
+
+ protected:
+  CommonFlags common_;
+
+ private:
+  const std::string name_;
+  const std::string summary_;
 };
 
-void add_export(CommandLine& line);
-void add_inspect(CommandLine& line);
-void add_tokenize(CommandLine& line);
-void add_run(CommandLine& line);
-void add_perplexity(CommandLine& line);
+std::unique_ptr<Verb> make_export();
+std::unique_ptr<Verb> make_inspect();
+std::unique_ptr<Verb> make_tokenize();
+std::unique_ptr<Verb> make_run();
+std::unique_ptr<Verb> make_perplexity();
 
 }  // namespace chorus::cli

@@ -163,6 +163,28 @@ class UnknownTest(CliTest):
         self.assert_error_line(self.expect(3, "run", TIED + "x", "a", "--json"))
 
 
+class WordsTest(CliTest):
+    """Texts reach the model as they were typed."""
+
+    def prompts(self, *words) -> list:
+        done = self.expect(0, "run", TIED, "--json", "--max-tokens", "1", *words)
+        return [r["prompt"] for r in done.results()]
+
+    def test_after_the_separator_everything_is_a_prompt(self):
+        self.assertEqual(["-5 is a number"], self.prompts("--", "-5 is a number"))
+        texts = ["--seed", "-n", "--", "--json", "--help", "-x"]
+        self.assertEqual(["a", *texts], self.prompts("a", "--", *texts))
+        done = self.expect(0, "tokenize", "--json", "--", TIED, "--ids")
+        self.assertEqual("--ids", "".join(done.json_lines()[0]["pieces"]))
+
+    def test_prompts_that_look_like_something_else(self):
+        texts = ["run", "inspect", "++", "{}", "[a,b]", "[INST] hi [/INST]", "-5", "- item", "%%"]
+        self.assertEqual(texts, self.prompts(*texts))
+
+    def test_flags_before_the_model(self):
+        self.assertEqual(["a"], self.prompts("--seed", "3", "a", "--temperature=0"))
+
+
 class RefusalTest(CliTest):
     def words(self, verb: str) -> list:
         if verb == "run":
@@ -211,21 +233,40 @@ class RefusalTest(CliTest):
                 w for w in self.words(verb) if w not in ("-o", str(self.folder / "out.chorus"))
             ]
             done = self.expect(2, *words, flag)
-            self.assertRegex(done.err, "--output" if flag == "-o" else flag)
+            self.assertTrue(named(flag, done.err), str(done))
+            # The next flag is not its value.
+            self.assert_refused(2, flag, *words, flag, "--quiet")
+
+    def test_an_empty_value_does_not_take_the_next_word(self):
+        flags = [("run", f) for f in BAD_VALUES["run"]] + [("run", "--prompts"), ("run", "--stop")]
+        flags += [("perplexity", "--window"), ("export", "--context"), ("run", "--report")]
+        for verb, flag in flags:
+            with self.subTest(verb=verb, flag=flag):
+                self.assert_refused(2, flag, *self.words(verb), f"{flag}=", "1")
+
+    def test_a_flag_given_twice(self):
+        for words in [["--seed", "1", "--seed", "1"], ["--max-tokens=1", "--max-tokens=2"]]:
+            self.assert_refused(2, words[0].split("=")[0], *self.words("run"), *words)
+        self.expect(0, *self.words("run"), "--max-tokens", "1", "--quiet", "--quiet")
+
+    def test_a_value_where_none_belongs(self):
+        for flag in ["--echo", "--no-batch", "--exact"]:
+            for value in ["", "true", "0"]:
+                self.assert_refused(2, flag, *self.words("run"), f"{flag}={value}")
 
     def test_absent_features(self):
         for verb, flags in ABSENT.items():
             for flag, *value in flags:
-                with self.subTest(verb=verb, flag=flag):
-                    self.assert_refused(2, flag, *self.words(verb), flag, *value)
+                spellings = [[flag, *value]] + [[f"{flag}={v}"] for v in value]
+                spellings += [[f"{flag}{v}"] for v in value if not flag.startswith("--")]
+                for words in spellings:
+                    with self.subTest(verb=verb, words=words):
+                        self.assert_refused(2, flag, *self.words(verb), *words)
         for verb in ["run", "perplexity"]:
             with self.subTest(verb=verb, flag="--kv-type f16"):
                 self.assert_refused(2, "--kv-type", *self.words(verb), "--kv-type", "f16")
+                self.assert_refused(2, "--kv-type", *self.words(verb), "--kv-type=f16")
         self.assertFalse((self.folder / "out.chorus").exists())
-
-    def test_absent_features_as_one_word(self):
-        self.assert_refused(2, "--top-p", *self.words("run"), "--top-p=0.9")
-        self.assert_refused(2, "--quantize", *self.words("export"), "--quantize=q8_0")
 
     def test_absent_verbs(self):
         for verb in ABSENT_VERBS:
@@ -256,6 +297,14 @@ class RefusalTest(CliTest):
 
 
 class MissingTest(CliTest):
+    def test_verb(self):
+        self.assert_error_line(self.expect(2, "--json"), "--json")
+        self.assertIn("verb", self.expect(2, "--json").err)
+        self.assertIn("verb", self.expect(2).err)
+        self.assert_refused(2, "--threads", "--threads", "1", "run", TIED, "a")
+        self.assert_refused(2, "--top-k", "--top-k=1")
+        self.assert_refused(2, "VERB", "")
+
     def test_model(self):
         for verb in FLAGS:
             done = self.expect(2, verb)
@@ -300,6 +349,22 @@ class ConflictTest(CliTest):
     def test_budgets_that_starve_prefill(self):
         self.refused("run", TIED, "a", "--max-batch-tokens", "16", "--prefill-chunk", "512")
         self.refused("run", TIED, "a", "--max-batch-tokens", "8", "--max-decode-sequences", "8")
+
+    def test_budgets_are_told_in_the_words_of_the_flags(self):
+        for words, wanted in [
+            (["--max-batch-tokens", "1"], "from 2 to"),
+            (["--max-batch-tokens", "8", "--max-decode-sequences", "8"], "--max-decode-sequences"),
+            (["--max-batch-tokens", "16", "--prefill-chunk", "512"], "--max-batch-tokens"),
+        ]:
+            done = self.expect(2, "run", TIED, "a", *words)
+            self.assertIn(wanted, done.err)
+            self.assertNotRegex(done.err, "[a-z]_[a-z]")
+        self.expect(0, "run", TIED, "a", "--max-batch-tokens", "2", "--max-tokens", "2")
+
+    def test_more_threads_than_cores(self):
+        done = self.run_json(TIED, "a", "--max-tokens", "2", "--threads", "64")
+        self.assertEqual(64, done.summary()["engine"]["threads"])
+        self.assert_refused(2, "--threads", "run", TIED, "a", "--threads", "513")
 
     def test_context_beyond_the_model(self):
         self.refused("run", TIED, "a", "--context", "1000000")

@@ -153,6 +153,17 @@ class InspectTest(CliTest):
         self.assertIn("q4_1", text)
         self.assertIn("q8_0", text)
 
+    def test_types_are_spelled_alike(self):
+        self.expect(0, "export", TIED, "-o", self.program, "--quiet")
+        types = [
+            {weight["type"] for weight in self.inspect(path, "--tensors")[part]}
+            for path in (TIED, self.program)
+            for part in ("weights", "tensors")
+        ]
+        self.assertIn("Q4_1", types[0])
+        self.assertTrue(all(t == types[0] for t in types), types)
+        self.assertIn(":Q4_1", self.expect(0, "inspect", self.program, "--graph").out.decode())
+
     def test_graph_has_an_operator_a_line(self):
         self.expect(0, "export", TIED, "-o", self.program, "--quiet")
         out = self.expect(0, "inspect", self.program, "--graph").out.decode()

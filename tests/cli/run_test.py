@@ -524,9 +524,8 @@ class FailsAloneTest(CliTest):
         alone = self.run_json(
             TIED, "--prompts", self.write("good.jsonl", good), "--max-tokens", "8"
         )
-        done = self.run_json(
-            TIED, "--prompts", self.write("p.jsonl", text), "--max-tokens", "8", code=1
-        )
+        path = self.write("p.jsonl", text)
+        done = self.run_json(TIED, "--prompts", path, "--max-tokens", "8", code=1)
         results = done.results()
         self.assertEqual(len(bad) + 2, len(results))
         self.assertEqual(list(map(bits, alone.results())), [bits(results[0]), bits(results[-1])])
@@ -544,7 +543,18 @@ class FailsAloneTest(CliTest):
             (10, "seed"),
         ]:
             with self.subTest(line=bad[n]):
-                self.assertIn(field, results[n + 1]["error"]["field"])
+                self.assertEqual(
+                    f"{path}: line {n + 2}.{field}", results[n + 1]["error"]["field"]
+                )
+                self.assertEqual("a", results[n + 1]["prompt"])
+
+    def test_a_bad_line_is_named_by_its_number(self):
+        path = self.write("p.jsonl", '{"prompt": "a"}\n\n{"prompt": "b", "seed": -1}\n[]\n')
+        done = self.expect(1, "run", TIED, "--prompts", path, "--max-tokens", "1")
+        self.assertIn(f"{path}: line 3.seed: ", done.err)
+        self.assertIn(f"{path}: line 4: ", done.err)
+        chat = self.run_json(TIED, "--prompts", path, "--max-tokens", "1", "--chat", code=1)
+        self.assertEqual(["b", None], [r["prompt"] for r in chat.results()[1:]])
 
     def test_bad_lines_of_a_tokens_file(self):
         rows = '[5,6]\n[5,\n"abc"\n[1.5]\n[7]\n'
