@@ -21,7 +21,6 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "cpu/kernels/kernels.h"
-#include "cpu/kernels/linear.h"
 #include "program/packing/r16k4.h"
 
 namespace chorus::cpu {

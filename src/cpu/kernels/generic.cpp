@@ -1,10 +1,15 @@
-// The kernels for any processor: plain flags, GNU vectors.
+// The generic kernels for any processor: plain flags, GNU vectors.
+#include "cpu/kernels/generic.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "cpu/kernels/kernels.h"
-#include "cpu/kernels/linear.h"
 
 namespace chorus::cpu {
 
@@ -16,27 +21,37 @@ namespace {
 //
 #include "cpu/kernels/attention.inc"
 #include "cpu/kernels/embed.inc"
+#include "cpu/kernels/fused.inc"
+#include "cpu/kernels/prepare.inc"
 #include "cpu/kernels/reduce.inc"
 #include "cpu/kernels/rows.inc"
+#include "cpu/kernels/tiles.inc"
+//
+#include "cpu/kernels/linear_f32.inc"
+#include "cpu/kernels/linear_int8.inc"
 //
 #include "cpu/kernels/table.inc"
 
-Kernels with_linear(const LinearKernels& linear) {
-  Kernels table = kTableWithoutLinear;
-  table.quantize = linear.quantize;
-  table.prepare_f32 = linear.prepare_f32;
-  for (int type = 0; type < kNumWeightTypes; ++type) {
-    table.linear_int8[type] = linear.linear_int8[type];
-    table.linear_f32[type] = linear.linear_f32[type];
-  }
-  return table;
-}
-
 }  // namespace
 
-const Kernels& generic_kernels() {
-  static const Kernels kTable = with_linear(generic_linear_kernels());
-  return kTable;
+const Kernels& portable_kernels() { return kTable; }
+
+bool avx2_usable() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
 }
+
+const Kernels& generic_kernels() {
+#if defined(__x86_64__)
+  if (avx2_usable()) return avx2_kernels();
+#endif
+  return portable_kernels();
+}
+
+float portable_fma(float a, float b, float c) { return fused(a, b, c); }
 
 }  // namespace chorus::cpu

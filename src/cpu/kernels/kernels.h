@@ -1,8 +1,9 @@
 // The kernel table: every inner loop of the CPU backend, as plain functions over plain arguments.
 //
 // One table per instruction set. Each operator is one .inc file in an anonymous namespace, included
-// by generic.cpp (plain build flags) and avx512.cpp; these files use no std containers, so that no
-// inline function compiled for a wider set can be picked by the linker for the whole program.
+// by generic.cpp (plain build flags), generic_avx2.cpp and avx512.cpp; these files use no std
+// containers, so that no inline function compiled for a wider set can be picked by the linker for
+// the whole program.
 //
 // Kernels are pure: they read and write what their arguments name and nothing else, they do not
 // allocate, and the result of a row depends on nothing but that row (and, for attention, on the
@@ -86,7 +87,7 @@ struct EmbedArgs {
 // ---- Rows --------------------------------------------------------------------------------------
 
 // y = x / sqrt(mean(x^2) + epsilon) * weight over each group of `group_width` columns. The sum of
-// squares has 16 lanes (lane = column mod 16, columns ascending), added up in the tree of simd.h.
+// squares has 16 lanes (lane = column mod 16, columns ascending), added up in the tree of simd.inc.
 struct RmsNormArgs {
   const float* x = nullptr;
   int64_t x_stride = 0;
@@ -256,7 +257,8 @@ struct Kernels {
   void (*attention[kNumKvTypes])(const AttentionArgs&);
 
   LogitsMax (*logits_max)(const LogitsArgs&);
-  // Sum of exp(x - max) over all logits, in 16 lanes (lane = index mod 16) and the tree of simd.h.
+  // Sum of exp(x - max) over all logits, in 16 lanes (lane = index mod 16) and the tree of
+  // simd.inc.
   float (*sum_exp)(const LogitsArgs&, float max);
   // Logits greater than x, or equal to it with an index below `index`; the mask does not count.
   int32_t (*count_above)(const LogitsArgs&, float x, int32_t index);
@@ -268,7 +270,7 @@ struct Kernels {
   double (*log)(double x);  // x > 0
 };
 
-// One table per instruction set, in the file of its name.
+// One table per instruction set. The generic one is the build of generic.h that fits the processor.
 const Kernels& generic_kernels();
 const Kernels& avx512_kernels();  // only where built_isas() names it
 

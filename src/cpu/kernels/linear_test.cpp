@@ -1,15 +1,15 @@
 // Linear kernels against a plain reading of the contract, on matrices packed by program/packing.
-#include "cpu/kernels/linear.h"
-
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
-#include "cpu/kernels/fused.h"
+#include "cpu/kernels/generic.h"
+#include "cpu/kernels/kernels.h"
 #include "cpu/kernels/tested_sets.h"
 #include "program/packing/half.h"
 #include "program/packing/r16k4.h"
@@ -19,27 +19,6 @@ namespace {
 
 constexpr WeightType kAllTypes[] = {WeightType::kF32, WeightType::kQ4_0, WeightType::kQ4_1,
                                     WeightType::kQ8_0};
-
-struct Variant {
-  std::string name;
-  LinearKernels kernels;
-};
-
-LinearKernels linear_part(const Kernels& all) {
-  LinearKernels part = {all.quantize, all.prepare_f32, {}, {}};
-  for (int type = 0; type < kNumWeightTypes; ++type) {
-    part.linear_int8[type] = all.linear_int8[type];
-    part.linear_f32[type] = all.linear_f32[type];
-  }
-  return part;
-}
-
-// Every set that can run here, and the generic one without the processor's fma.
-std::vector<Variant> variants() {
-  std::vector<Variant> all = {{"emulated fma", linear_kernels_emulated_fma()}};
-  for (const TestedSet& set : tested_sets()) all.push_back({set.name, linear_part(*set.kernels)});
-  return all;
-}
 
 // Equal bits; any NaN equals any other.
 bool same(float a, float b) {
@@ -201,10 +180,12 @@ struct Problem {
   Aligned<std::byte> packed;
 
   Problem(WeightType t, int32_t r, int32_t c, RandomStream& random)
+      : Problem(t, r, c, random_matrix(t, r, c, random)) {}
+  Problem(WeightType t, int32_t r, int32_t c, std::vector<std::byte> canonical)
       : type(t),
         rows(r),
         columns(c),
-        matrix(random_matrix(t, r, c, random)),
+        matrix(std::move(canonical)),
         packed(packed_bytes(t, r, c).value()) {
     EXPECT_TRUE(pack(t, r, c, matrix, {packed.data(), packed.size()}).ok());
   }
@@ -212,7 +193,7 @@ struct Problem {
 };
 
 // y [tokens][rows + 3]: the gap must stay as it was. Row groups in `parts` calls.
-std::vector<float> run(const LinearKernels& kernels, const Problem& p, const std::vector<float>& x,
+std::vector<float> run(const Kernels& kernels, const Problem& p, const std::vector<float>& x,
                        int32_t tokens, bool int8, const float* bias, int parts) {
   const auto quads = static_cast<size_t>((tokens + 3) / 4);
   const auto blocks = static_cast<size_t>(p.k_blocks());
@@ -255,7 +236,7 @@ std::vector<float> random_activations(size_t count, RandomStream& random) {
   return x;
 }
 
-void expect_contract(const LinearKernels& kernels, const Problem& p, const std::vector<float>& x,
+void expect_contract(const Kernels& kernels, const Problem& p, const std::vector<float>& x,
                      int32_t tokens, bool int8, const std::vector<float>& bias, int parts) {
   const std::vector<float> y =
       run(kernels, p, x, tokens, int8, bias.empty() ? nullptr : bias.data(), parts);
@@ -292,14 +273,14 @@ TEST(Linear, EveryShapeMatchesThePlainReading) {
       const auto x = random_activations(static_cast<size_t>(s.tokens * s.columns), random);
       std::vector<float> bias;
       if (s.tokens % 2 == 1) bias = random_activations(static_cast<size_t>(s.rows), random);
-      for (const Variant& v : variants()) {
+      for (const TestedSet& v : tested_sets()) {
         for (const bool int8 : {true, false}) {
           if (int8 && !has_int8(type)) continue;
           SCOPED_TRACE(testing::Message()
                        << v.name << " type " << static_cast<int>(type) << " int8 " << int8
                        << " rows " << s.rows << " columns " << s.columns << " tokens " << s.tokens
                        << " seed " << kSeed);
-          ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, s.tokens, int8, bias, 2));
+          ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, s.tokens, int8, bias, 2));
         }
       }
     }
@@ -311,9 +292,9 @@ TEST(Linear, FloatColumnsNeedNotBeAMultipleOf32) {
   for (const int32_t columns : {1, 31, 33, 100}) {
     const Problem p(WeightType::kF32, 20, columns, random);
     const auto x = random_activations(static_cast<size_t>(6 * columns), random);
-    for (const Variant& v : variants()) {
+    for (const TestedSet& v : tested_sets()) {
       SCOPED_TRACE(testing::Message() << v.name << " columns " << columns);
-      ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, 6, false, {}, 1));
+      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 6, false, {}, 1));
     }
   }
 }
@@ -325,17 +306,17 @@ TEST(Linear, TokensAndSplitsDoNotChangeBits) {
   for (const WeightType type : kAllTypes) {
     const Problem p(type, kRows, kColumns, random);
     const auto x = random_activations(kTokens * kColumns, random);
-    for (const Variant& v : variants()) {
+    for (const TestedSet& v : tested_sets()) {
       for (const bool int8 : {true, false}) {
         if (int8 && !has_int8(type)) continue;
         std::vector<float> solo;
         for (int32_t t = 0; t < kTokens; ++t) {
           const std::vector<float> one(x.begin() + t * kColumns, x.begin() + (t + 1) * kColumns);
-          const std::vector<float> y = run(v.kernels, p, one, 1, int8, nullptr, 1);
+          const std::vector<float> y = run(*v.kernels, p, one, 1, int8, nullptr, 1);
           solo.insert(solo.end(), y.begin(), y.end());
         }
         for (int32_t tokens = 1; tokens <= kTokens; ++tokens) {
-          const std::vector<float> y = run(v.kernels, p, x, tokens, int8, nullptr, 1 + tokens % 5);
+          const std::vector<float> y = run(*v.kernels, p, x, tokens, int8, nullptr, 1 + tokens % 5);
           ASSERT_EQ(std::memcmp(y.data(), solo.data(), y.size() * sizeof(float)), 0)
               << v.name << " type " << static_cast<int>(type) << " int8 " << int8 << " tokens "
               << tokens;
@@ -359,9 +340,50 @@ TEST(Linear, VariantsAgreeOnExtremeValues) {
     }
     for (const bool int8 : {true, false}) {
       if (int8 && !has_int8(type)) continue;
-      for (const Variant& v : variants()) {
+      for (const TestedSet& v : tested_sets()) {
         SCOPED_TRACE(testing::Message() << v.name << " type " << static_cast<int>(type));
-        ASSERT_NO_FATAL_FAILURE(expect_contract(v.kernels, p, x, 8, int8, {}, 1));
+        ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 8, int8, {}, 1));
+      }
+    }
+  }
+}
+
+// Sums as large as they get: blocks of one quant, activations of +-127, scales and mins that are
+// not finite among the others; every number of tokens.
+TEST(Linear, ExtremeQuantsAndScales) {
+  constexpr uint64_t kSeed = 7;
+  RandomStream random(kSeed);
+  constexpr int32_t kRows = 35, kColumns = 96, kTokens = 40;
+  constexpr int kQuants[] = {0x00, 0xff, 0x7f, 0x80, 0x88, 0x0f, 0xf0};
+  constexpr uint16_t kHalves[] = {0x3c00, 0xbc00, 0x7e00, 0x7c00, 0x0001, 0x0000, 0x7bff};
+  for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+    const size_t block_bytes = canonical_block_bytes(type);
+    const size_t fields = type == WeightType::kQ4_1 ? 2 : 1;
+    std::vector<std::byte> matrix(canonical_bytes(type, kRows, kColumns).value());
+    for (size_t i = 0; i < matrix.size(); i += block_bytes) {
+      std::memset(&matrix[i], kQuants[random.below(std::size(kQuants))], block_bytes);
+      for (size_t field = 0; field < fields; ++field) {
+        const bool any = random.below(8) == 0;
+        const uint16_t half = kHalves[random.below(any ? std::size(kHalves) : 2)];
+        std::memcpy(&matrix[i + 2 * field], &half, sizeof half);
+      }
+    }
+    const Problem p(type, kRows, kColumns, matrix);
+    std::vector<float> x(static_cast<size_t>(kTokens * kColumns));
+    for (size_t i = 0; i < x.size(); ++i) {  // some tokens all of one sign
+      const size_t token = i / kColumns;
+      x[i] = (token % 3 == 0 ? token % 2 == 0 : random.below(2) == 0) ? 0.5f : -0.5f;
+    }
+    for (const TestedSet& v : tested_sets()) {
+      SCOPED_TRACE(testing::Message()
+                   << v.name << " type " << static_cast<int>(type) << " seed " << kSeed);
+      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, kTokens, true, {}, 1));
+      const std::vector<float> all = run(*v.kernels, p, x, kTokens, true, nullptr, 1);
+      for (int32_t tokens = 1; tokens < kTokens; ++tokens) {
+        const std::vector<float> y = run(*v.kernels, p, x, tokens, true, nullptr, 2);
+        for (size_t i = 0; i < y.size(); ++i) {
+          ASSERT_TRUE(same(y[i], all[i])) << "tokens " << tokens << " at " << i;
+        }
       }
     }
   }
@@ -380,7 +402,7 @@ TEST(Quantize, FollowsTheContract) {
   for (int k = 64; k < 96; ++k) at(3, k) = 1e-40f;                       // 127 / absmax overflows
   for (int k = 0; k < 32; ++k) at(4, k) = static_cast<float>(k) + 0.5f;  // ties
   at(4, 31) = 127.0f;
-  for (const Variant& v : variants()) {
+  for (const TestedSet& v : tested_sets()) {
     Aligned<QuadBlock> quads(2 * kBlocks);
     PrepareArgs args;
     args.x = x.data();
@@ -390,7 +412,7 @@ TEST(Quantize, FollowsTheContract) {
     args.k_blocks = kBlocks;
     args.out = quads.data();
     std::memset(args.out, 0x5a, quads.size() * sizeof(QuadBlock));
-    v.kernels.quantize(args);
+    v.kernels->quantize(args);
     for (int32_t t = 0; t < 8; ++t) {
       for (int32_t b = 0; b < kBlocks; ++b) {
         SCOPED_TRACE(testing::Message() << v.name << " token " << t << " block " << b);
@@ -415,7 +437,7 @@ TEST(Fused, EmulationIsExact) {
   constexpr uint64_t kSeed = 6;
   RandomStream random(kSeed);
   const auto check = [&](float a, float b, float c) {
-    ASSERT_TRUE(same(kFusedPortable.fma(a, b, c), std::fma(a, b, c)))
+    ASSERT_TRUE(same(portable_fma(a, b, c), std::fma(a, b, c)))
         << std::hexfloat << a << " * " << b << " + " << c << " seed " << kSeed;
   };
   for (int i = 0; i < 100000; ++i) {

@@ -1,5 +1,5 @@
-// Every kernel set gives the generic set's bits, for all operators but the linear layers
-// (linear_test.cpp). Random shapes and values from printed seeds.
+// Every kernel set gives the bits of the portable build of the generic one, for all operators but
+// the linear layers (linear_test.cpp). Random shapes and values from printed seeds.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "cpu/kernels/generic.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kernels/tested_sets.h"
 #include "program/packing/r16k4.h"
@@ -42,10 +43,11 @@ std::vector<float> random_floats(RandomStream& random, size_t count, bool any) {
   return values;
 }
 
-// Runs body(set, seed) for every set but the generic one.
+// Runs body(set, seed) for every set but the portable one.
 template <typename Body>
 void for_other_sets(uint64_t seeds, Body body) {
   for (const TestedSet& set : tested_sets()) {
+    if (set.kernels == &portable_kernels()) continue;
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
       SCOPED_TRACE(testing::Message() << set.name << " seed " << seed);
       ASSERT_NO_FATAL_FAILURE(body(*set.kernels, seed));
@@ -58,7 +60,11 @@ TEST(Sets, ThatRunHere) {
   for (const TestedSet& set : tested_sets()) names += " " + set.name + ",";
   names.back() = '\n';
   std::printf("kernel sets tested here:%s", names.c_str());
-  EXPECT_EQ(tested_sets()[0].kernels, &generic_kernels());
+#if defined(__x86_64__)
+  EXPECT_EQ(&generic_kernels(), avx2_usable() ? &avx2_kernels() : &portable_kernels());
+#else
+  EXPECT_EQ(&generic_kernels(), &portable_kernels());
+#endif
   for (const Isa isa : built_isas()) {
     if (isa_supported(isa)) {
       EXPECT_NE(names.find(isa_name(isa)), std::string::npos);
@@ -81,7 +87,7 @@ TEST(Sets, Elementwise) {
     for (size_t i = 0; i < std::size(kAll); ++i) {
       SCOPED_TRACE(i);
       std::vector<float> out[2];
-      const Kernels* sets[2] = {&generic_kernels(), &kernels};
+      const Kernels* sets[2] = {&portable_kernels(), &kernels};
       for (int which = 0; which < 2; ++which) {
         out[which].resize(count);
         ElementwiseArgs args;
@@ -109,7 +115,7 @@ TEST(Sets, RmsNorm) {
         random_floats(random, static_cast<size_t>(rows * width), seed % 4 == 0);
     const std::vector<float> weight = random_floats(random, static_cast<size_t>(group), false);
     std::vector<float> out[2];
-    const Kernels* sets[2] = {&generic_kernels(), &kernels};
+    const Kernels* sets[2] = {&portable_kernels(), &kernels};
     for (int which = 0; which < 2; ++which) {
       out[which].resize(x.size());
       RmsNormArgs args;
@@ -139,7 +145,7 @@ TEST(Sets, Rope) {
     const int32_t positions[kRows] = {0, static_cast<int32_t>(random.below(131072)), 7};
     std::vector<float> out[2];
     std::vector<float> angles[2];
-    const Kernels* sets[2] = {&generic_kernels(), &kernels};
+    const Kernels* sets[2] = {&portable_kernels(), &kernels};
     for (int which = 0; which < 2; ++which) {
       std::vector<double> frequencies(static_cast<size_t>(dims / 2));
       sets[which]->rope_frequencies(seed % 2 == 0 ? 10000.0 : 500000.0, dims,
@@ -176,7 +182,7 @@ TEST(Sets, Embed) {
       const int32_t tokens[3] = {0, rows - 1,
                                  static_cast<int32_t>(random.below(static_cast<uint64_t>(rows)))};
       std::vector<float> out[2];
-      const Kernels* sets[2] = {&generic_kernels(), &kernels};
+      const Kernels* sets[2] = {&portable_kernels(), &kernels};
       for (int which = 0; which < 2; ++which) {
         out[which].resize(static_cast<size_t>(3 * columns));
         EmbedArgs args;
@@ -269,7 +275,7 @@ TEST(Sets, Attention) {
   for_other_sets(10, [](const Kernels& kernels, uint64_t seed) {
     for (const int type : {kKvF32, kKvBf16}) {
       SCOPED_TRACE(type);
-      const AttentionResult expected = attend(generic_kernels(), type, seed);
+      const AttentionResult expected = attend(portable_kernels(), type, seed);
       const AttentionResult found = attend(kernels, type, seed);
       ASSERT_TRUE(found.arenas == expected.arenas);
       ASSERT_NO_FATAL_FAILURE(expect_same(found.out, expected.out));
@@ -289,27 +295,27 @@ TEST(Sets, Reductions) {
     for (uint32_t& word : mask) word = static_cast<uint32_t>(random.next());
     mask[0] |= 1;
     const LogitsArgs args{logits.data(), count, seed % 2 == 0 ? mask.data() : nullptr};
-    const Kernels& generic = generic_kernels();
-    const LogitsMax expected = generic.logits_max(args);
+    const Kernels& portable = portable_kernels();
+    const LogitsMax expected = portable.logits_max(args);
     const LogitsMax found = kernels.logits_max(args);
     EXPECT_EQ(found.index, expected.index);
     EXPECT_EQ(found.max, expected.max);
     EXPECT_EQ(found.nan, expected.nan);
     EXPECT_EQ(std::bit_cast<uint32_t>(kernels.sum_exp(args, expected.max)),
-              std::bit_cast<uint32_t>(generic.sum_exp(args, expected.max)));
+              std::bit_cast<uint32_t>(portable.sum_exp(args, expected.max)));
     EXPECT_EQ(kernels.count_above(args, 0.5f, count / 2),
-              generic.count_above(args, 0.5f, count / 2));
+              portable.count_above(args, 0.5f, count / 2));
     for (int i = 0; i < 20; ++i) {
       const DrawArgs draw{args, expected.max, static_cast<float>(0.2 + random.unit()),
                           random.next()};
-      ASSERT_EQ(kernels.draw(draw), generic.draw(draw));
+      ASSERT_EQ(kernels.draw(draw), portable.draw(draw));
     }
     std::vector<int32_t> top(20), expected_top(20);
-    const int32_t held = generic.top_n(args, 20, expected_top.data());
+    const int32_t held = portable.top_n(args, 20, expected_top.data());
     ASSERT_EQ(kernels.top_n(args, 20, top.data()), held);
     EXPECT_EQ(top, expected_top);
     const double x = random.unit() + 1e-300;
-    EXPECT_EQ(kernels.log(x), generic.log(x));
+    EXPECT_EQ(kernels.log(x), portable.log(x));
   });
 }
 

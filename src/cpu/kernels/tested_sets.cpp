@@ -1,5 +1,7 @@
 #include "cpu/kernels/tested_sets.h"
 
+#include "cpu/kernels/generic.h"
+
 namespace chorus::cpu {
 
 #if defined(CHORUS_TEST_EMULATED_AVX512)
@@ -7,13 +9,12 @@ const Kernels& emulated_avx512_kernels();
 #endif
 
 std::vector<TestedSet> tested_sets() {
-  std::vector<TestedSet> sets;
+  std::vector<TestedSet> sets = {{"portable", &portable_kernels()}};
   for (const Isa isa : built_isas()) {
     if (isa_supported(isa)) sets.push_back({std::string(isa_name(isa)), &kernels_for(isa)});
   }
 #if defined(CHORUS_TEST_EMULATED_AVX512)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
+  if (avx2_usable()) {
     sets.push_back({"emulated avx512", &emulated_avx512_kernels()});
   }
 #endif

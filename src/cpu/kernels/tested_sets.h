@@ -13,7 +13,8 @@ struct TestedSet {
   const Kernels* kernels;
 };
 
-// Every instruction set that this processor supports; and the source of the AVX-512 set over
+// The generic set for any processor, first; every instruction set that this processor supports (of
+// which the generic one may be its build for AVX2); and the source of the AVX-512 set over
 // emulated intrinsics (avx512_emulation.inc), where SIMDe was found and the processor has AVX2.
 std::vector<TestedSet> tested_sets();
 
