@@ -12,6 +12,7 @@ namespace chorus {
 namespace {
 
 constexpr int32_t kDefaultMaxSessions = 256;
+constexpr int32_t kMaxStepTokens = 1 << 20;  // what the CPU module takes
 
 // Bytes that this process may still take: the machine's free memory, at most what its cgroup
 // leaves.
@@ -70,6 +71,15 @@ Status with_flags(const Status& status) {
   return Status(status.code(), std::move(field), std::move(message));
 }
 
+// The backend's complaint about an option, with the flag that set it.
+Status with_flag(const Status& status, const EngineOptions& options) {
+  std::string field = status.field();
+  if (field == "num_blocks") field = options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks";
+  if (field == "isa") field = "CHORUS_FORCE_ISA";
+  if (field == "threads") field = "--threads";
+  return Status(status.code(), std::move(field), status.message());
+}
+
 // Everything that needs no KV pool. Errors name the flag.
 Result<EngineSettings> basic_settings(const EngineOptions& options) {
   EngineSettings settings;
@@ -88,6 +98,13 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
                                     .max_decode_sequences = options.max_decode_sequences,
                                     .prefill_chunk = options.prefill_chunk});
   if (!limits.ok()) return with_flags(limits.status());
+  if (limits->max_batch_tokens > kMaxStepTokens) {
+    return invalid_argument(
+        limits->prefill_chunk > limits->max_decode_sequences ? "--prefill-chunk"
+                                                             : "--max-decode-sequences",
+        "expected at most " + std::to_string(kMaxStepTokens) + " tokens in a step, found " +
+            std::to_string(limits->max_batch_tokens));
+  }
   settings.max_batch_tokens = limits->max_batch_tokens;
   settings.max_decode_sequences = limits->max_decode_sequences;
   settings.prefill_chunk = limits->prefill_chunk;
@@ -152,8 +169,9 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   EngineSettings& settings = engine->settings_;
   CHORUS_RETURN_IF_ERROR(size_kv_pool(*program, options, settings));
   engine->program_ = program;
-  CHORUS_ASSIGN_OR_RETURN(engine->module_,
-                          cpu::CpuModule::create(std::move(program), cpu_options(settings)));
+  auto module = cpu::CpuModule::create(std::move(program), cpu_options(settings));
+  if (!module.ok()) return with_flag(module.status(), options);
+  engine->module_ = std::move(module).value();
   SessionExecutorOptions sessions;
   sessions.max_sessions = settings.max_sessions;
   sessions.max_session_tokens = settings.context;
