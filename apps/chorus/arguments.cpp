@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
 
 namespace chorus::cli {
@@ -103,6 +104,17 @@ Result<int> parse_choice(std::string_view flag, std::string_view text,
     list += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
   }
   return expected(flag, list, text);
+}
+
+Status at_flag(std::string_view flag, const Status& status) {
+  if (status.ok()) return status;
+  return Status(status.code(), std::string(flag), status.to_string());
+}
+
+Status check_not_same(std::string_view flag, const std::string& output, const std::string& input) {
+  std::error_code error;
+  if (!std::filesystem::equivalent(output, input, error)) return Status();
+  return invalid_argument(std::string(flag), "expected another file than the input " + input);
 }
 
 std::vector<std::string> near_matches(std::string_view word,

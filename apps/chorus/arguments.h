@@ -29,6 +29,13 @@ Result<int64_t> parse_size(std::string_view flag, std::string_view text);
 Result<int> parse_choice(std::string_view flag, std::string_view text,
                          const std::vector<std::string>& choices);
 
+// An error in what a flag names, such as a file: the flag becomes its field, the field part of the
+// message.
+Status at_flag(std::string_view flag, const Status& status);
+
+// Refuses an output that is the input: writing would replace it. `flag` names the output.
+Status check_not_same(std::string_view flag, const std::string& output, const std::string& input);
+
 // Those of `candidates` that `word` may have meant: within two edits, or it is the start of one;
 // nearest first, at most three.
 std::vector<std::string> near_matches(std::string_view word,

@@ -68,7 +68,9 @@ Status misplaced_flag(const std::string& word) {
   const std::string name =
       word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
   if (is_absent(name)) return unimplemented(name, "not offered by this version");
-  return invalid_argument(name, "expected a verb before the flags (chorus --help lists the verbs)");
+  return invalid_argument(name, "expected a verb before the flags" +
+                                    suggestion(name, {"--help", "--version"}) +
+                                    " (chorus --help lists the verbs)");
 }
 
 void CommandLine::add(std::string names, Target target, std::string kind, std::string help) {

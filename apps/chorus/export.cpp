@@ -42,6 +42,7 @@ void ExportVerb::declare(CommandLine& line) {
 
 Status ExportVerb::parse() {
   if (output_.empty()) return invalid_argument("-o", "expected the file to write");
+  CHORUS_RETURN_IF_ERROR(check_not_same("-o", output_, model_));
   if (context_text_.empty()) return Status();
   CHORUS_ASSIGN_OR_RETURN(const int64_t context,
                           parse_count("--context", context_text_, 1, 1 << 30));
@@ -77,7 +78,7 @@ int ExportVerb::run(Console& console, Interrupt& interrupt) {
       return console.error(status, status.field() == "--context" ? kUsage : kBadModel);
     }
   }
-  const Status written = write_output(output_, source.value->image(), interrupt);
+  const Status written = at_flag("-o", write_output(output_, source.value->image(), interrupt));
   if (written.code() == Code::kCancelled) return console.error(written, kInterrupted);
   if (!written.ok()) return console.error(written, kFailed);
   const auto program = Program::load(output_);

@@ -59,6 +59,10 @@ Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int
   if (status.code() == Code::kNotFound) {
     status = not_found(path, "no such model" + suggest_files(path));
   }
+  if (status.field() == "header" || status.field() == "header.magic") {
+    status = Status(status.code(), status.field(),
+                    "expected " + std::string(kModelKinds) + ", found neither in " + path);
+  }
   if (status.field() == "context") {
     return {nullptr, console.error(Status(status.code(), "--context", status.message()), kUsage)};
   }

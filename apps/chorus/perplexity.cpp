@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "arguments.h"
-#include "base/memory_map.h"
 #include "models.h"
 #include "prompts.h"
 #include "verbs.h"
@@ -64,7 +63,7 @@ class PerplexityVerb final : public Verb {
 
 void PerplexityVerb::declare(CommandLine& line) {
   line.argument("MODEL", model_, kModelKinds);
-  line.argument("FILE", file_, "a text file; with --tokens, JSON Lines of id arrays");
+  line.argument("FILE", file_, "a text file; with --tokens, JSON Lines of id arrays; - is stdin");
   line.group("Windows");
   line.flag("--window", window_text_, "N", "tokens of a window (default: 1024)");
   line.flag("--windows", windows_text_, "K", "at most so many windows (default: all full ones)");
@@ -89,7 +88,7 @@ Status PerplexityVerb::parse() {
 }
 
 Status PerplexityVerb::cut_text(const Program& program) {
-  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_text_file(file_, size_t{1} << 30));
+  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_input(file_));
   CHORUS_ASSIGN_OR_RETURN(const auto model, TextModel::create(program));
   const text::Tokenizer& tokenizer = model->tokenizer();
   CHORUS_ASSIGN_OR_RETURN(const auto ids, tokenizer.encode(text, {.add_special = false}));
@@ -111,9 +110,7 @@ Status PerplexityVerb::cut_text(const Program& program) {
 }
 
 Status PerplexityVerb::read_token_windows() {
-  PromptSources sources;
-  sources.tokens_file = file_;
-  CHORUS_ASSIGN_OR_RETURN(std::vector<Prompt> lines, read_prompts(sources));
+  CHORUS_ASSIGN_OR_RETURN(std::vector<Prompt> lines, read_token_prompts(file_));
   for (Prompt& line : lines) {
     if (static_cast<int64_t>(windows_.size()) == max_windows_) break;
     CHORUS_RETURN_IF_ERROR(line.status);

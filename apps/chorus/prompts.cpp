@@ -10,17 +10,6 @@ namespace chorus::cli {
 
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
-
-Result<std::string> read_source(const std::string& path) {
-  if (path != "-") return read_text_file(path, kMaxFileBytes);
-  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  if (text.size() > kMaxFileBytes) {
-    return invalid_argument("-", "expected at most 1 GiB on standard input");
-  }
-  return text;
-}
-
 struct Line {
   std::string_view text;  // without its line end
   size_t number = 0;      // from 1
@@ -156,51 +145,77 @@ Status read_token_prompt(std::string_view line, Prompt& prompt) {
   return Status();
 }
 
-Prompt prompt_with(const PromptSources& sources) {
+Prompt prompt_at(const GenerationSettings& settings, const std::string& path, const Line& line) {
   Prompt prompt;
-  prompt.settings = sources.settings;
-  return prompt;
-}
-
-Prompt prompt_at(const PromptSources& sources, const std::string& path, const Line& line) {
-  Prompt prompt = prompt_with(sources);
+  prompt.settings = settings;
   prompt.place = path + ": line " + std::to_string(line.number);
   return prompt;
 }
 
-Status add_prompts_file(const PromptSources& sources, std::vector<Prompt>& prompts) {
-  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.prompts_file));
+Result<std::vector<Prompt>> read_text_prompts(const PromptSources& sources) {
+  const std::string& path = sources.prompts_file;
+  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_input(path));
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool is_json = first != std::string::npos && text[first] == '{';
+  std::vector<Prompt> prompts;
   for (const Line& line : split_lines(text)) {
-    Prompt& prompt = prompts.emplace_back(prompt_at(sources, sources.prompts_file, line));
+    Prompt& prompt = prompts.emplace_back(prompt_at(sources.settings, path, line));
     if (is_json) {
       prompt.status = read_json_prompt(line.text, sources, prompt).within(prompt.place);
     } else {
       set_text(std::string(line.text), sources, prompt);
     }
   }
-  return Status();
+  return prompts;
 }
 
-Status add_tokens_file(const PromptSources& sources, std::vector<Prompt>& prompts) {
-  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_source(sources.tokens_file));
-  for (const Line& line : split_lines(text)) {
-    Prompt& prompt = prompts.emplace_back(prompt_at(sources, sources.tokens_file, line));
-    prompt.status = read_token_prompt(line.text, prompt).within(prompt.place);
-  }
+// Adds the prompts of the file that `flag` names.
+Status add(const char* flag, Result<std::vector<Prompt>> more, std::vector<Prompt>& prompts) {
+  if (!more.ok()) return at_flag(flag, more.status());
+  std::move(more->begin(), more->end(), std::back_inserter(prompts));
   return Status();
 }
 
 }  // namespace
 
+Result<std::string> read_input(const std::string& path) {
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  if (path != "-") return read_text_file(path, kMaxBytes);
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (text.size() > kMaxBytes) {
+    return invalid_argument("-", "expected at most 1 GiB on standard input");
+  }
+  return text;
+}
+
+Result<std::vector<Prompt>> read_token_prompts(const std::string& path,
+                                               const GenerationSettings& settings) {
+  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_input(path));
+  std::vector<Prompt> prompts;
+  for (const Line& line : split_lines(text)) {
+    Prompt& prompt = prompts.emplace_back(prompt_at(settings, path, line));
+    prompt.status = read_token_prompt(line.text, prompt).within(prompt.place);
+  }
+  return prompts;
+}
+
 Result<std::vector<Prompt>> read_prompts(const PromptSources& sources) {
+  if (sources.prompts_file == "-" && sources.tokens_file == "-") {
+    return invalid_argument("--tokens", "expected a file: --prompts reads standard input");
+  }
   std::vector<Prompt> prompts;
   for (const std::string& text : sources.line) {
-    set_text(text, sources, prompts.emplace_back(prompt_with(sources)));
+    Prompt& prompt = prompts.emplace_back();
+    prompt.settings = sources.settings;
+    set_text(text, sources, prompt);
   }
-  if (!sources.prompts_file.empty()) CHORUS_RETURN_IF_ERROR(add_prompts_file(sources, prompts));
-  if (!sources.tokens_file.empty()) CHORUS_RETURN_IF_ERROR(add_tokens_file(sources, prompts));
+  if (!sources.prompts_file.empty()) {
+    CHORUS_RETURN_IF_ERROR(add("--prompts", read_text_prompts(sources), prompts));
+  }
+  if (!sources.tokens_file.empty()) {
+    CHORUS_RETURN_IF_ERROR(
+        add("--tokens", read_token_prompts(sources.tokens_file, sources.settings), prompts));
+  }
   return prompts;
 }
 

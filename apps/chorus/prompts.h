@@ -35,9 +35,16 @@ struct PromptSources {
   GenerationSettings settings;  // for whatever a line of a file does not set
 };
 
+// The text of a file, or of standard input for "-".
+Result<std::string> read_input(const std::string& path);
+
+// The prompts of a file of token ids.
+Result<std::vector<Prompt>> read_token_prompts(const std::string& path,
+                                               const GenerationSettings& settings = {});
+
 // All prompts, those of the line first, then the prompts file, then the tokens file. Blank lines of
 // a file are skipped. A prompts file whose first character is { is JSON Lines. Errors: a file that
-// cannot be read.
+// cannot be read, with its flag as field.
 Result<std::vector<Prompt>> read_prompts(const PromptSources& sources);
 
 }  // namespace chorus::cli

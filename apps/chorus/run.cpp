@@ -91,6 +91,9 @@ Status RunVerb::parse() {
                             parse_count("--logprobs", logprobs_, 0, kMaxLikeliest));
     job_options_.logprobs = static_cast<int32_t>(count);
   }
+  for (const std::string& input : {model_, sources_.prompts_file, sources_.tokens_file}) {
+    CHORUS_RETURN_IF_ERROR(check_not_same("--report", report_file_, input));
+  }
   if (sources_.system) sources_.chat = true;
   CHORUS_ASSIGN_OR_RETURN(prompts_, read_prompts(sources_));
   if (prompts_.empty()) {
@@ -258,7 +261,7 @@ Status RunVerb::write_report(const json::Value& total, Interrupt& interrupt) {
   document.set("results", std::move(report_));
   document.set("summary", total);
   const std::string text = document.dump() + "\n";
-  return write_output(report_file_, std::as_bytes(std::span(text)), interrupt).within("--report");
+  return at_flag("--report", write_output(report_file_, std::as_bytes(std::span(text)), interrupt));
 }
 
 int RunVerb::finish(Console& console, Interrupt& interrupt) {

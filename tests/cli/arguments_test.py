@@ -326,8 +326,18 @@ class MissingTest(CliTest):
 
     def test_input_files(self):
         for flag in ["--prompts", "--tokens"]:
-            done = self.expect(2, "run", TIED, flag, self.folder / "absent.txt")
-            self.assertIn("absent.txt", done.err)
+            for name in ["absent.txt", "."]:
+                done = self.expect(2, "run", TIED, flag, self.folder / name)
+                self.assertIn(str(self.folder / name), done.err)
+                self.assertTrue(named(flag, done.err), str(done))
+        self.assert_refused(2, "--tokens", "run", TIED, "--prompts", "-", "--tokens", "-")
+
+    def test_a_file_that_is_no_model(self):
+        for name, content in [("empty", b""), ("text", b"hello" * 100)]:
+            path = self.write(name, content)
+            done = self.expect(3, "run", path, "a")
+            self.assertIn(path, done.err)
+            self.assertIn(".gguf", done.err)
 
 
 class ConflictTest(CliTest):
@@ -355,6 +365,8 @@ class ConflictTest(CliTest):
             (["--max-batch-tokens", "1"], "from 2 to"),
             (["--max-batch-tokens", "8", "--max-decode-sequences", "8"], "--max-decode-sequences"),
             (["--max-batch-tokens", "16", "--prefill-chunk", "512"], "--max-batch-tokens"),
+            (["--prefill-chunk", "1048576"], "--prefill-chunk"),
+            (["--max-decode-sequences", "1048576"], "--max-decode-sequences"),
         ]:
             done = self.expect(2, "run", TIED, "a", *words)
             self.assertIn(wanted, done.err)

@@ -3,6 +3,10 @@
 
 import os
 import pathlib
+import resource
+import signal
+import subprocess
+import time
 
 import support
 from support import FLOAT, MIXED, TIED, TINY_CONTEXT, VOCABULARY, CliTest, Gguf, bits
@@ -78,6 +82,63 @@ class ExportTest(CliTest):
             self.assertIn(done.code, (1, 2), str(done))
             self.assertIn(str(target), done.err)
         self.assertEqual(set(), self.files())
+
+
+    def test_the_input_is_not_overwritten(self):
+        data = pathlib.Path(TIED).read_bytes()
+        model = self.write("model.gguf", data)
+        os.symlink(model, self.folder / "link")
+        for target in [model, self.folder / "link", self.folder / "." / "model.gguf"]:
+            self.assert_refused(2, "-o", "export", model, "-o", target)
+        prompts = self.write("p.txt", "a\n")
+        for report in [model, prompts]:
+            self.assert_refused(
+                2, "--report", "run", model, "--prompts", prompts, "--report", report
+            )
+        self.assertEqual(data, pathlib.Path(model).read_bytes())
+        self.assertEqual("a\n", pathlib.Path(prompts).read_text())
+
+    def test_a_file_that_grows_too_big(self):
+        most = 1000
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+        target = self.folder / "out.chorus"
+        done = subprocess.run(
+            support.command_of(["export", TIED, "-o", target]),
+            capture_output=True,
+            preexec_fn=limit,
+            timeout=support.TIMEOUT_S,
+        )
+        self.assertEqual(1, done.returncode, done.stderr)
+        self.assertIn(str(target), done.stderr.decode())
+        self.assertEqual(set(), self.files())
+
+    def test_a_signal_leaves_no_temporary_file(self):
+        # The signal comes when the temporary file is seen, or after a while.
+        codes = set()
+        for attempt in range(40):
+            number = (signal.SIGINT, signal.SIGTERM)[attempt % 2]
+            process = subprocess.Popen(
+                support.command_of(["export", TIED, "-o", self.folder / "out.chorus"]),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            until = time.monotonic() + 0.001 * attempt
+            while not self.files() and time.monotonic() < until:
+                pass
+            for _ in range(1 + attempt % 3):
+                process.send_signal(number)
+            process.communicate(timeout=support.TIMEOUT_S)
+            codes.add(process.returncode)
+            self.assertLessEqual(self.files(), {"out.chorus"})
+            if self.files():
+                self.expect(0, "inspect", self.folder / "out.chorus", "--verify")
+                os.unlink(self.folder / "out.chorus")
+        # Before the program has taken the signals over, they end it as they end any.
+        self.assertLessEqual(codes, {0, 130, -signal.SIGINT, -signal.SIGTERM})
+        self.assertTrue(codes - {0})
 
 
 class InspectTest(CliTest):
