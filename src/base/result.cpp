@@ -49,6 +49,9 @@ Status not_found(std::string field, std::string message) {
 Status resource_exhausted(std::string field, std::string message) {
   return Status(Code::kResourceExhausted, std::move(field), std::move(message));
 }
+Status deadline_exceeded(std::string field, std::string message) {
+  return Status(Code::kDeadlineExceeded, std::move(field), std::move(message));
+}
 Status unavailable(std::string field, std::string message) {
   return Status(Code::kUnavailable, std::move(field), std::move(message));
 }

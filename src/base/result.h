@@ -66,6 +66,7 @@ class [[nodiscard]] Status {
 Status invalid_argument(std::string field, std::string message);
 Status not_found(std::string field, std::string message);
 Status resource_exhausted(std::string field, std::string message);
+Status deadline_exceeded(std::string field, std::string message);
 Status unavailable(std::string field, std::string message);
 Status unimplemented(std::string field, std::string message);
 Status data_loss(std::string field, std::string message);

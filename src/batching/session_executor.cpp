@@ -101,6 +101,14 @@ bool SessionExecutor::can_admit(std::span<const SessionDemand> demands) const {
   return sessions_->can_admit(demands);
 }
 
+int32_t SessionExecutor::available_blocks(int32_t group) const {
+  return sessions_->books().usage(group).blocks_free;
+}
+
+int64_t SessionExecutor::releasable_blocks(SessionId session) const {
+  return sessions_->releasable_blocks(session);
+}
+
 Status SessionExecutor::truncate(SessionId session, Position length) {
   return sessions_->truncate(session, length);
 }
@@ -141,9 +149,7 @@ Result<Position> SessionExecutor::attach_prefix(SessionId, std::span<const Token
   return unimplemented("attach_prefix", "there is no prefix index");
 }
 
-Status SessionExecutor::release(SessionId) {
-  return unimplemented("release", "sessions keep their blocks until they are closed");
-}
+Status SessionExecutor::release(SessionId session) { return sessions_->truncate(session, 0); }
 
 Status SessionExecutor::save(SessionId, ByteSink&) {
   return unimplemented("save", "sessions cannot be saved");

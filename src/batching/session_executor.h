@@ -32,6 +32,8 @@ class SessionExecutor : public Executor {
   Status set_sampling(SessionId session, const SamplingParams& params) override;
   Result<Position> length(SessionId session) const override;
   bool can_admit(std::span<const SessionDemand> demands) const override;
+  int32_t available_blocks(int32_t group) const override;
+  int64_t releasable_blocks(SessionId session) const override;
   Status execute(std::span<const BatchInput> batch, BatchOutput& output) override;
   Status truncate(SessionId session, Position length) override;
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;

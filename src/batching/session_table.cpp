@@ -111,6 +111,15 @@ Status SessionTable::truncate(SessionId session, Position length) {
   return {};
 }
 
+int64_t SessionTable::releasable_blocks(SessionId session) const {
+  const int32_t slot = find(session);
+  if (slot < 0) return 0;
+  int64_t blocks = 0;
+  for (int32_t group = 0; group < books_->num_groups(); ++group)
+    blocks += books_->exclusive_blocks(at(slot).sequence, group);
+  return blocks;
+}
+
 bool SessionTable::can_admit(std::span<const SessionDemand> demands) const {
   demands_.clear();
   for (const SessionDemand& demand : demands) {

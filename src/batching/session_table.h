@@ -83,6 +83,7 @@ class SessionTable {
   Result<Position> length(SessionId session) const;
   Status truncate(SessionId session, Position length);
   bool can_admit(std::span<const SessionDemand> demands) const;
+  int64_t releasable_blocks(SessionId session) const;
 
   // Checks every input and lays out those that pass. kResourceExhausted (field blocks) when there
   // are too few KV blocks: then no session has changed and there is nothing to finish.

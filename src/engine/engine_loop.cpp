@@ -15,18 +15,20 @@ EngineLoop::EngineLoop(Executor& executor, std::unique_ptr<DecodeFirstScheduler>
 
 Status EngineLoop::initialize() {
   CHORUS_RETURN_IF_ERROR(executor_.initialize());
-  pool_blocks_ = std::numeric_limits<int32_t>::max();
+  KvCapacity& capacity = port_.options.capacity;
+  capacity.block_size = port_.options.executor.block_size;
+  capacity.max_step_tokens = port_.options.max_batch_tokens;
   for (const GroupUsage& group : executor_.usage().groups)
-    pool_blocks_ = std::min(pool_blocks_, group.blocks_total);
-  port_.options.pool_blocks = pool_blocks_;
+    capacity.groups.push_back({group.window, group.blocks_total});
   publish();
   return {};
 }
 
 void EngineLoop::run() {
   bool has_work = false;
-  while (port_.inbox.take(!has_work, commands_)) {
+  while (port_.inbox.take(has_work ? 0 : time_to_deadline(), commands_)) {
     handle_commands();
+    end_overdue();
     admit();
     if (!commands_.empty() || !deliveries_.empty()) deliver();
     has_work = step();
@@ -48,7 +50,6 @@ void EngineLoop::end_everything() {
   sessions_.clear();
   by_id_.clear();
   scheduler_->clear();
-  blocks_reserved_ = blocks_held_ = 0;
 }
 
 SessionRecord* EngineLoop::find(uint64_t session) {
@@ -75,6 +76,42 @@ void EngineLoop::handle(OpenCommand& command) {
   }
 }
 
+void EngineLoop::handle(CloneCommand& command) {
+  SessionRecord& record = sessions_[command.session->key];
+  record.shared = std::move(command.session);
+  SessionRecord* source = find(command.source);
+  CHORUS_CHECK(source != nullptr);
+  record.broken = source->broken;
+  if (record.broken.ok() && command.upto > source->position())
+    record.broken =
+        invalid_argument("upto", "expected at most " + std::to_string(source->position()) +
+                                     ", found " + std::to_string(command.upto));
+  if (!record.broken.ok()) return;
+  const Position shared = std::min(command.upto, source->executor_length);
+  auto cloned = executor_.clone(source->id, shared);
+  if (!cloned.ok()) {
+    record.broken = cloned.status();
+    return;
+  }
+  record.id = *cloned;
+  by_id_[record.id] = &record;
+  record.context.assign(source->context.begin(), source->context.begin() + command.upto);
+  record.executor_length = shared;
+  record.computed = std::min(command.upto, source->computed);
+  record.last_used = source->last_used = next_use_++;
+}
+
+void EngineLoop::handle(RewindCommand& command) {
+  SessionRecord* record = find(command.session);
+  CHORUS_CHECK(record != nullptr && !record->live.has_value());
+  record->ended.number = 0;  // nobody cuts what was rewound
+  record->last_used = next_use_++;
+  cut_context(*record, std::min(command.length, record->position()));
+  if (!record->broken.ok() || record->executor_length <= record->position()) return;
+  if (executor_.truncate(record->id, record->position()).ok())
+    set_executor_length(*record, record->position());
+}
+
 void EngineLoop::handle(CloseCommand& command) {
   SessionRecord* record = find(command.session);
   CHORUS_CHECK(record != nullptr);
@@ -83,8 +120,6 @@ void EngineLoop::handle(CloseCommand& command) {
     executor_.close(record->id);
     by_id_.erase(record->id);
   }
-  set_executor_length(*record, 0);
-  reserve(*record, 0);
   sessions_.erase(command.session);
   if (command.closed != nullptr) closed_.push_back(std::move(command.closed));
 }
@@ -95,16 +130,16 @@ void EngineLoop::handle(StartCommand& command) {
   const GenerationOptions& options = command.generation->options();
   LiveGeneration& generation = record->live.emplace();
   generation.state = std::move(command.generation);
+  generation.prompt = std::move(command.delta);
+  generation.prompt_begin = record->position();
+  generation.prompt_end = record->position() + static_cast<Position>(generation.prompt.size());
   generation.max_new_tokens = options.max_new_tokens;
   generation.seed = options.seed.value_or(
       random_bits(seed_, options.sampling.choice, generation.state->number()));
-  generation.num_prompt = static_cast<int32_t>(command.delta.size());
-  const bool has_pending = record->context > record->executor_length;
-  if (has_pending) command.delta.insert(command.delta.begin(), record->pending);
-  generation.base = record->context - (has_pending ? 1 : 0);
-  generation.prompt_end = generation.base + static_cast<Position>(command.delta.size());
-  generation.tokens = std::make_shared<const std::vector<TokenId>>(std::move(command.delta));
-  waiting_.push_back(record);
+  if (options.timeout_ns.has_value())
+    generation.deadline_ns = generation.state->submitted_ns() +
+                             std::min(*options.timeout_ns, std::numeric_limits<int64_t>::max() / 2);
+  wait_in_line(*record);
   if (!record->broken.ok()) finish(*record, FinishReason::kError, record->broken);
 }
 
@@ -122,7 +157,7 @@ void EngineLoop::handle(FinishAtCommand& command) {
     if (live.num_delivered < n) return;
     metrics_.generated_tokens -= live.num_delivered - n;
     live.num_delivered = n;
-    set_context(*record, live.prompt_end + n);
+    cut_context(*record, live.prompt_end + n);
     finish(*record, FinishReason::kStop);
     return;
   }
@@ -134,140 +169,31 @@ void EngineLoop::handle(FinishAtCommand& command) {
   if (n >= record->ended.num_delivered) return;
   metrics_.generated_tokens -= record->ended.num_delivered - n;
   record->ended.num_delivered = n;
-  set_context(*record, record->ended.prompt_end + n);
+  cut_context(*record, record->ended.prompt_end + n);
 }
 
 void EngineLoop::handle(ResumeCommand& command) {
   SessionRecord* record = find_live(command.session, command.generation);
   if (record == nullptr || !record->live->is_paused) return;
   record->live->is_paused = false;
-  submit_decode(*record);
-}
-
-// ---- Admission ----
-
-int32_t EngineLoop::blocks_for(Position num_tokens) const {
-  const int32_t size = port_.options.executor.block_size;
-  return num_tokens / size + (num_tokens % size != 0 ? 1 : 0);
-}
-
-int32_t EngineLoop::blocks_promised(const SessionRecord& record) const {
-  const LiveGeneration& live = *record.live;
-  const Position end = std::max(record.executor_length, live.prompt_end + live.max_new_tokens);
-  return blocks_for(end);
-}
-
-void EngineLoop::reserve(SessionRecord& record, int32_t blocks) {
-  blocks_reserved_ += blocks - record.reserved_blocks;
-  record.reserved_blocks = blocks;
+  if (record->live->is_running) submit_decode(*record);
 }
 
 void EngineLoop::set_executor_length(SessionRecord& record, Position length) {
-  blocks_held_ += blocks_for(length) - blocks_for(record.executor_length);
   record.executor_length = length;
-  const int32_t held = blocks_for(length);
-  // An output of several tokens may commit more than was promised.
-  const bool is_running = record.live.has_value() && record.live->is_running;
-  if (!is_running || held > record.reserved_blocks) reserve(record, held);
+  record.computed = std::max(record.computed, std::min(length, record.position()));
 }
 
-void EngineLoop::set_context(SessionRecord& record, Position context) {
-  record.context = context;
-  record.shared->position.store(context, std::memory_order_release);
+// While a generation is live.
+void EngineLoop::publish_position(SessionRecord& record) {
+  record.computed = std::max(record.computed, std::min(record.executor_length, record.position()));
+  record.shared->position.store(record.position(), std::memory_order_release);
 }
 
-void EngineLoop::admit() {
-  while (!waiting_.empty()) {
-    const auto next = next_admissible();
-    if (next != waiting_.end()) {
-      SessionRecord& record = **next;
-      waiting_.erase(next);
-      port_.queue.give_back();
-      begin(record);
-    } else if (num_running_ == 0 && only_waiting_sessions_hold_blocks()) {
-      SessionRecord& head = *waiting_.front();
-      finish(head, FinishReason::kError,
-             resource_exhausted("kv_blocks",
-                                "expected " + std::to_string(blocks_promised(head)) +
-                                    " blocks, found none to wait for: every session that holds "
-                                    "blocks waits for more"));
-    } else {
-      return;
-    }
-  }
-}
-
-// The head of the queue. Where nothing runs and the head does not fit, the first that does: nobody
-// else would give the head its blocks, and a session that holds some may end by running.
-std::deque<SessionRecord*>::iterator EngineLoop::next_admissible() {
-  const auto fits = [this](const SessionRecord* record) {
-    return blocks_reserved_ - record->reserved_blocks + blocks_promised(*record) <= pool_blocks_;
-  };
-  if (fits(waiting_.front())) return waiting_.begin();
-  if (num_running_ > 0) return waiting_.end();
-  return std::find_if(waiting_.begin(), waiting_.end(), fits);
-}
-
-bool EngineLoop::only_waiting_sessions_hold_blocks() const {
-  return std::all_of(sessions_.begin(), sessions_.end(), [](const auto& entry) {
-    return entry.second.reserved_blocks == 0 || entry.second.live.has_value();
-  });
-}
-
-void EngineLoop::begin(SessionRecord& record) {
-  LiveGeneration& live = *record.live;
-  live.is_running = true;
-  ++num_running_;
-  SamplingParams sampling = live.state->options().sampling;
-  sampling.seed = live.seed;
-  Status status = executor_.set_sampling(record.id, sampling);
-  if (!status.ok()) {
-    finish(record, FinishReason::kError, std::move(status));
-    return;
-  }
-  reserve(record, blocks_promised(record));
-  live.next_token = std::make_shared<std::vector<TokenId>>(1);
-  submit_prompt(record);
-}
-
-void EngineLoop::submit_prompt(SessionRecord& record) {
-  const LiveGeneration& live = *record.live;
-  const auto total = static_cast<int32_t>(live.tokens->size());
-  const bool wants_output = live.max_new_tokens > 0;
-  std::vector<Task> tasks;
-  Position held = record.executor_length;
-  for (int32_t offset = 0; offset < total;) {
-    Task& task = tasks.emplace_back();
-    task.id = TaskId{next_task_++};
-    BatchInput& input = task.input;
-    input.session = record.id;
-    input.tokens = live.tokens;
-    input.offset = offset;
-    input.size = std::min(port_.options.prefill_chunk, total - offset);
-    input.position = live.base;
-    input.score_from = live.state->options().score_from.value_or(BatchInput::kNoScores);
-    offset += input.size;
-    input.produce_output = wants_output && offset == total;
-    task.is_decode = total == 1 && live.base > 0 && wants_output;
-    task.blocks = std::max(0, blocks_for(input.end()) - blocks_for(held));
-    held = std::max(held, input.end());
-  }
-  CHORUS_CHECK(scheduler_->submit(tasks));
-}
-
-void EngineLoop::submit_decode(SessionRecord& record) {
-  CHORUS_CHECK_EQ(record.context, record.executor_length + 1);
-  (*record.live->next_token)[0] = record.pending;
-  Task task;
-  task.id = TaskId{next_task_++};
-  task.is_decode = true;
-  task.input.session = record.id;
-  task.input.tokens = record.live->next_token;
-  task.input.size = 1;
-  task.input.position = record.executor_length;
-  task.input.produce_output = true;
-  task.blocks = blocks_for(record.context) - blocks_for(record.executor_length);
-  CHORUS_CHECK(scheduler_->submit(std::span(&task, 1)));
+void EngineLoop::cut_context(SessionRecord& record, Position length) {
+  record.context.resize(static_cast<size_t>(length));
+  record.computed = std::min(record.computed, length);
+  record.shared->lower_position(length);
 }
 
 // ---- The end of a generation ----
@@ -277,11 +203,11 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
   LiveGeneration& live = *record.live;
   if (live.is_running) {
     (void)scheduler_->cancel(record.id);
-    --num_running_;
+    std::erase(running_, &record);
   } else {
     std::erase(waiting_, &record);
-    port_.queue.give_back();
   }
+  if (!live.was_admitted) port_.queue.give_back();
   switch (reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
@@ -301,7 +227,7 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
   delivery.num_tokens = num_tokens;
   delivery.ending = Ending{reason, std::move(error), metrics_of(live)};
   record.live.reset();
-  reserve(record, blocks_for(record.executor_length));
+  record.last_used = next_use_++;
   record.shared->is_live.store(false, std::memory_order_release);
 }
 
@@ -313,7 +239,9 @@ GenerationMetrics EngineLoop::metrics_of(const LiveGeneration& generation) const
   const int64_t now = port_.clock.now_ns();
   GenerationMetrics metrics;
   metrics.total_ms = ms_since(submitted, now);
-  metrics.prompt_tokens = generation.num_prompt;
+  metrics.prompt_tokens = static_cast<int32_t>(generation.prompt.size());
+  metrics.recomputed_tokens = generation.recomputed_tokens;
+  metrics.preemptions = generation.preemptions;
   metrics.generated_tokens = generation.num_delivered;
   metrics.seed = generation.seed;
   metrics.queue_ms = ms_since(submitted, generation.first_step_ns.value_or(now));

@@ -1,8 +1,8 @@
 // What runs on the engine thread. Internal to the engine.
 #pragma once
 
-#include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -17,11 +17,16 @@ namespace chorus {
 // of all its inputs, counters published, and only then deliveries, so that readers see a consistent
 // state.
 //
-// Invariants: (1) context <= executor length + 1 for every session; when they differ by one, the
-// last delivered token is pending: it is put in front of the next input. (2) context < executor
-// length: the rest was not delivered, and the next input rewinds it. (3) the blocks reserved, which
-// bound those held, never exceed the pool.
-// Thread: engine.
+// Invariants: (1) the executor's tokens and the context of a session agree as far as both go. What
+// the executor lacks (the last delivered token, or more after its blocks were taken) is put in
+// front of the next input; what it has beyond the context was not delivered, and the next input
+// rewinds it. (2) a generation is in running_ or in waiting_ from its start command to its end.
+//
+// KV blocks are over-committed. A generation is admitted when its prompt and one token fit beside
+// what the running ones still need for theirs; where blocks run out later, they are taken from idle
+// sessions (least recently used first), then from generations that wait for their reader, then from
+// running ones (lowest priority first, then newest). The first that runs is never a victim, so
+// there is always progress. Thread: engine.
 class EngineLoop {
  public:
   // All references outlive it. `seed` keys the seeds of generations that bring none.
@@ -36,6 +41,8 @@ class EngineLoop {
  private:
   // Commands (engine_loop.cpp).
   void handle(OpenCommand& command);
+  void handle(CloneCommand& command);
+  void handle(RewindCommand& command);
   void handle(CloseCommand& command);
   void handle(StartCommand& command);
   void handle(CancelCommand& command);
@@ -47,18 +54,27 @@ class EngineLoop {
   // The record of a session whose live generation is the one named, or null.
   SessionRecord* find_live(uint64_t session, uint64_t generation);
 
-  // Admission.
+  // Admission and preemption (engine_admission.cpp).
   void admit();
-  std::deque<SessionRecord*>::iterator next_admissible();
-  bool only_waiting_sessions_hold_blocks() const;
+  bool try_admit(SessionRecord& record);
+  bool fits(const SessionRecord& record) const;
+  int64_t growth(const KvCapacity::Group& group, const SessionRecord& record) const;
+  bool make_room(const SessionRecord& record);
+  SessionRecord* idle_victim(const SessionRecord* except) const;
+  SessionRecord* paused_victim() const;
+  SessionRecord* running_victim() const;
+  void evict(SessionRecord& record);
+  void preempt(SessionRecord& record);
+  void wait_in_line(SessionRecord& record);
+  void end_overdue();
+  int64_t time_to_deadline() const;
   void begin(SessionRecord& record);
-  void submit_prompt(SessionRecord& record);
+  void feed(SessionRecord& record);
   void submit_decode(SessionRecord& record);
-  int32_t blocks_for(Position num_tokens) const;
-  int32_t blocks_promised(const SessionRecord& record) const;
-  void reserve(SessionRecord& record, int32_t blocks);
+
   void set_executor_length(SessionRecord& record, Position length);
-  void set_context(SessionRecord& record, Position context);
+  void publish_position(SessionRecord& record);
+  void cut_context(SessionRecord& record, Position length);
 
   // Ends the live generation with output_.tokens [first_token, first_token + num_tokens).
   void finish(SessionRecord& record, FinishReason reason, Status error = {},
@@ -70,6 +86,8 @@ class EngineLoop {
   Status execute(std::span<const BatchInput> batch);
   void make_demands();
   void fit_to_pool();
+  void drop_tasks(const SessionRecord& record);
+  void take_consumed(SessionRecord& record, const BatchInput& input);
   void run_alone();
   void account_all();
   Status check_output(const Task& task, const InputOutput& result) const;
@@ -83,13 +101,12 @@ class EngineLoop {
   const std::unique_ptr<DecodeFirstScheduler> scheduler_;
   EnginePort& port_;
   const uint64_t seed_;
-  int32_t pool_blocks_ = 0;
-  int32_t blocks_reserved_ = 0;
-  int32_t blocks_held_ = 0;
   std::unordered_map<uint64_t, SessionRecord> sessions_;  // by key
   std::unordered_map<SessionId, SessionRecord*> by_id_;
-  std::deque<SessionRecord*> waiting_;  // first in, first out
-  int32_t num_running_ = 0;
+  // Both in order of priority, then of submission.
+  std::vector<SessionRecord*> running_;
+  std::vector<SessionRecord*> waiting_;
+  uint64_t next_use_ = 1;
   uint64_t next_task_ = 1;
   RunnerMetrics metrics_;
 

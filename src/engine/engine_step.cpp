@@ -8,14 +8,7 @@ namespace chorus {
 
 bool EngineLoop::step() {
   const int64_t start_ns = port_.clock.now_ns();
-  StepBudget budget = scheduler_->full_budget();
-  const int32_t free_blocks = pool_blocks_ - blocks_held_;
-  budget.free_blocks = std::span(&free_blocks, 1);
-  scheduler_->get_work(budget, tasks_);
-  // Outputs of several tokens can take blocks that were promised to others. fit_to_pool decides
-  // then.
-  if (tasks_.empty() && scheduler_->has_work())
-    scheduler_->get_work(scheduler_->full_budget(), tasks_);
+  scheduler_->get_work(scheduler_->full_budget(), tasks_);
   if (tasks_.empty()) return false;
   fit_to_pool();
   batch_.clear();
@@ -85,9 +78,8 @@ void EngineLoop::make_demands() {
   }
 }
 
-// Leaves in tasks_ what the executor has blocks for. Reservations see to it that all of it fits,
-// except that a rewind needs fresh blocks beside those it gives up: where those are missing it is
-// made before the step.
+// Leaves in tasks_ what the executor has blocks for, after taking blocks from others. A rewind
+// needs fresh blocks beside those it gives up: where those are missing it is made before the step.
 void EngineLoop::fit_to_pool() {
   make_demands();
   if (executor_.can_admit(demands_)) return;
@@ -98,18 +90,29 @@ void EngineLoop::fit_to_pool() {
       set_executor_length(record, demand.start);
   }
   while (!executor_.can_admit(demands_)) {
-    Task task = std::move(tasks_.back());
-    tasks_.pop_back();
-    if (tasks_.empty()) {
-      fail(
-          *by_id_.at(task.input.session),
-          resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(task.input.size) +
-                                              " tokens, found the pool full"));
-      return;
+    if (SessionRecord* idle = idle_victim(nullptr)) {
+      evict(*idle);
+    } else if (SessionRecord* paused = paused_victim()) {
+      preempt(*paused);
+    } else if (SessionRecord* victim = running_victim()) {
+      preempt(*victim);
+    } else if (tasks_.size() > 1) {
+      scheduler_->put_back(std::move(tasks_.back()));
+      tasks_.pop_back();
+    } else {
+      SessionRecord& record = *by_id_.at(tasks_[0].input.session);
+      const int32_t size = tasks_[0].input.size;
+      tasks_.clear();
+      fail(record, resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(size) +
+                                                       " tokens, found the pool full"));
     }
-    scheduler_->put_back(std::move(task));
+    if (tasks_.empty()) return;
     make_demands();
   }
+}
+
+void EngineLoop::drop_tasks(const SessionRecord& record) {
+  std::erase_if(tasks_, [&](const Task& task) { return task.input.session == record.id; });
 }
 
 // ---- Accounts ----
@@ -162,16 +165,28 @@ Status EngineLoop::check_output(const Task& task, const InputOutput& result) con
   return {};
 }
 
+// The part of the prompt that an input consumed becomes context.
+void EngineLoop::take_consumed(SessionRecord& record, const BatchInput& input) {
+  const int32_t recomputed = std::min(record.computed, input.end()) - input.start();
+  if (recomputed > 0) {
+    record.live->recomputed_tokens += recomputed;
+    metrics_.recomputed_tokens += recomputed;
+  }
+  const Position known = record.position();
+  if (input.end() > known) {
+    const auto& tokens = *input.tokens;
+    record.context.insert(record.context.end(), tokens.begin() + (known - input.position),
+                          tokens.begin() + (input.end() - input.position));
+    metrics_.prompt_tokens += input.end() - known;
+  }
+}
+
 void EngineLoop::account(SessionRecord& record, const Task& task, const InputOutput& result) {
   LiveGeneration& live = *record.live;
   const BatchInput& input = task.input;
+  take_consumed(record, input);
   set_executor_length(record, input.end() + std::max(0, result.sampled_count - 1));
-  if (input.start() < live.prompt_end) {
-    const auto num_pending =
-        static_cast<Position>(live.tokens->size()) - static_cast<Position>(live.num_prompt);
-    metrics_.prompt_tokens += input.size - (input.offset == 0 ? num_pending : 0);
-    set_context(record, std::max(record.context, input.end()));
-  }
+  publish_position(record);
   if (result.scored_count > 0)
     live.state->add_scores(result.first_scored, output_.scored(result), output_.likeliest);
   if (live.state->cancel_requested()) {
@@ -199,7 +214,7 @@ void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) 
   for (const TokenScore& token : output_.sampled(result)) {
     ++num_taken;
     ++live.num_delivered;
-    record.pending = token.id;
+    record.context.push_back(token.id);
     if (is_stop(token.id) || live.num_delivered == live.finish_at) {
       reason = FinishReason::kStop;
     } else if (live.num_delivered == live.max_new_tokens) {
@@ -208,7 +223,7 @@ void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) 
     if (reason.has_value()) break;
   }
   metrics_.generated_tokens += num_taken;
-  set_context(record, live.prompt_end + live.num_delivered);
+  publish_position(record);
   if (reason.has_value()) {
     finish(record, *reason, {}, result.sampled_begin, num_taken);
     return;
@@ -223,10 +238,7 @@ void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) 
 // Ends the live generation with an error and takes the session as the executor has it.
 void EngineLoop::fail(SessionRecord& record, Status error) {
   const auto length = executor_.length(record.id);
-  if (length.ok()) {
-    set_executor_length(record, *length);
-    if (record.context > *length + 1) set_context(record, *length);
-  }
+  if (length.ok()) set_executor_length(record, *length);
   finish(record, FinishReason::kError, std::move(error));
 }
 
@@ -234,7 +246,10 @@ void EngineLoop::fail(SessionRecord& record, Status error) {
 
 void EngineLoop::publish() {
   metrics_.sessions = static_cast<int32_t>(sessions_.size());
-  metrics_.running = num_running_;
+  metrics_.running = static_cast<int32_t>(running_.size());
+  metrics_.waiting = static_cast<int32_t>(
+      std::count_if(waiting_.begin(), waiting_.end(),
+                    [](const SessionRecord* record) { return record->live->was_admitted; }));
   metrics_.usage = executor_.usage();
   const MutexLock lock(port_.metrics_mutex);
   port_.metrics = metrics_;
@@ -253,7 +268,7 @@ void EngineLoop::deliver() {
                                                 port_.options.max_unread_tokens);
     if (delivery.continues != nullptr) {
       delivery.continues->live->is_paused = pauses;
-      if (!pauses) submit_decode(*delivery.continues);
+      if (!pauses && delivery.continues->live->is_running) submit_decode(*delivery.continues);
     }
     UpdateSignal* signal = delivery.state->options().signal.get();
     if (signal != nullptr && std::find(signals_.begin(), signals_.end(), signal) == signals_.end())

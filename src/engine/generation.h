@@ -17,7 +17,7 @@ class GenerationState;
 enum class FinishReason : uint8_t {
   kStop,       // a stop token, or finish_at
   kLength,     // max_new_tokens were delivered; for an append: all was consumed
-  kCancelled,  // by cancel(), by closing the session or by shutdown
+  kCancelled,  // by cancel(), by closing the session, by shutdown, or (with an error) a deadline
   kError,      // the error says why; the session can be used again
 };
 
@@ -26,7 +26,7 @@ struct Update {
   std::vector<TokenScore> tokens;       // likeliest_begin counts into `likeliest`
   std::vector<TokenLogprob> likeliest;  // filled when num_likeliest was asked for
   std::optional<FinishReason> finish;   // set in the last update, which may carry tokens too
-  Status error;                         // why, when finish is kError
+  Status error;                         // why, when finish is kError, or kCancelled by a deadline
 
   void clear();
 };
@@ -45,7 +45,9 @@ struct GenerationMetrics {
   double total_ms = 0;  // from submission to the end
   int32_t prompt_tokens = 0;
   int32_t generated_tokens = 0;
-  uint64_t seed = 0;  // the one used
+  int32_t recomputed_tokens = 0;  // of the session's context, because its blocks had been taken
+  int32_t preemptions = 0;        // times that it lost its blocks
+  uint64_t seed = 0;              // the one used
 };
 
 // Counts updates of every generation it was given to, so that one thread can wait for many:

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/capacity.h"
 #include "exec/executor.h"
 #include "exec/types.h"
 
@@ -31,7 +32,7 @@ struct EffectiveOptions {
   int32_t max_queued_generations = 0;
   int32_t max_unread_tokens = 0;
   ExecutorInfo executor;
-  int32_t pool_blocks = 0;  // of the smallest layer group's pool
+  KvCapacity capacity;  // of the executor's pools
 };
 
 struct GenerationOptions {
@@ -43,6 +44,12 @@ struct GenerationOptions {
   // Prompt tokens at this position of the session and later are scored. The first token of a
   // session cannot be, nor the first of a prompt that follows an append.
   std::optional<Position> score_from = {};
+  // Of two generations that want the same blocks, the one of higher priority has them; ties go to
+  // the one submitted first.
+  int32_t priority = 0;
+  // Time from submission after which it ends with reason cancelled and error kDeadlineExceeded,
+  // keeping what was delivered; waiting in the queue counts. Unset: none.
+  std::optional<int64_t> timeout_ns = {};
   // Notified of every update. Owners: the caller and the generations that carry it.
   std::shared_ptr<UpdateSignal> signal = nullptr;
 };

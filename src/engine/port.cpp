@@ -23,10 +23,12 @@ bool Inbox::post(Command command) {
   return true;
 }
 
-bool Inbox::take(bool wait, std::vector<Command>& commands) {
+bool Inbox::take(int64_t timeout_ns, std::vector<Command>& commands) {
   commands.clear();
   const MutexLock lock(mutex_);
-  while (wait && commands_.empty() && !is_stopping_) changed_.wait(mutex_);
+  while (timeout_ns == kForever && commands_.empty() && !is_stopping_) changed_.wait(mutex_);
+  if (timeout_ns > 0 && commands_.empty() && !is_stopping_)
+    changed_.wait_for_ns(mutex_, timeout_ns);  // the caller looks at its clock again
   std::swap(commands, commands_);
   return !is_stopping_;
 }

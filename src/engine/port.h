@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -30,9 +31,16 @@ class Event {
 };
 
 // A session's facts that its owner may read. Written by the engine thread while a generation is
-// live, so that they stand still between generations.
+// live; between generations the position is only lowered, by a rewind of the owner or by a cut of
+// the generation before.
 struct SessionShared {
   explicit SessionShared(uint64_t key_in) : key(key_in) {}
+  void lower_position(Position length) {
+    Position now = position.load(std::memory_order_acquire);
+    while (length < now &&
+           !position.compare_exchange_weak(now, length, std::memory_order_acq_rel)) {
+    }
+  }
   const uint64_t key;
   std::atomic<Position> position{0};
   std::atomic<bool> is_live{false};  // set by generate, cleared by the engine before the end shows
@@ -41,6 +49,16 @@ struct SessionShared {
 struct OpenCommand {
   std::shared_ptr<SessionShared> session;  // owners: the Session and the engine's record of it
   SessionOptions options;
+};
+// `session` becomes a copy of the first `upto` tokens of `source`.
+struct CloneCommand {
+  std::shared_ptr<SessionShared> session;  // as above
+  uint64_t source = 0;
+  Position upto = 0;
+};
+struct RewindCommand {
+  uint64_t session = 0;
+  Position length = 0;
 };
 struct CloseCommand {
   uint64_t session = 0;
@@ -63,8 +81,8 @@ struct ResumeCommand {
   uint64_t session = 0;
   uint64_t generation = 0;
 };
-using Command = std::variant<OpenCommand, CloseCommand, StartCommand, CancelCommand,
-                             FinishAtCommand, ResumeCommand>;
+using Command = std::variant<OpenCommand, CloneCommand, RewindCommand, CloseCommand, StartCommand,
+                             CancelCommand, FinishAtCommand, ResumeCommand>;
 
 // Commands in the order in which they were posted. Its length is bounded by the sessions and queue
 // places there are. Thread: any; take() belongs to the engine thread.
@@ -72,9 +90,11 @@ class Inbox {
  public:
   // False when the engine is stopping: the command is not taken.
   bool post(Command command);
-  // Replaces `commands` by all that was posted. With `wait`, blocks until there is something or the
-  // engine is to stop. False: it is to stop, and nothing more will come.
-  bool take(bool wait, std::vector<Command>& commands);
+  // Replaces `commands` by all that was posted, waiting up to `timeout_ns` while there is nothing
+  // (kForever: until there is something or the engine is to stop). False: the engine is to stop,
+  // and nothing more will come.
+  static constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+  bool take(int64_t timeout_ns, std::vector<Command>& commands);
   void stop();
 
  private:
@@ -103,12 +123,16 @@ struct EnginePort {
   EffectiveOptions options;  // written before Runner::create returns, fixed from then on
   Inbox inbox;
   Places sessions;  // opened and not yet closed by their owner
-  Places queue;     // generations submitted and not yet admitted
+  Places queue;     // generations submitted and not yet admitted for the first time
   std::atomic<uint64_t> next_key{1};
 
   // The engine thread's counters as of its last step.
   mutable Mutex metrics_mutex;
   RunnerMetrics metrics CHORUS_GUARDED_BY(metrics_mutex);
 };
+
+// A place for one more session, given back when its command cannot be posted or it is closed.
+// kResourceExhausted (field max_sessions) when none is left.
+Result<std::shared_ptr<SessionShared>> take_place(EnginePort& port);
 
 }  // namespace chorus

@@ -15,16 +15,23 @@ namespace chorus {
 // with the inputs made from it, its state with the handles.
 struct LiveGeneration {
   std::shared_ptr<GenerationState> state;
-  std::shared_ptr<const std::vector<TokenId>> tokens;  // the pending token, then those given
+  std::vector<TokenId> prompt;                         // the tokens given
+  std::shared_ptr<const std::vector<TokenId>> tokens;  // what is fed before the next decode
   std::shared_ptr<std::vector<TokenId>> next_token;    // [1], the input of each decode
   Position base = 0;                                   // position of tokens[0]
+  Position prompt_begin = 0;                           // the context before it
   Position prompt_end = 0;
   int32_t num_prompt = 0;  // tokens given
   int32_t max_new_tokens = 0;
   int32_t finish_at = 0;  // as asked for; 0: not
   int32_t num_delivered = 0;
-  bool is_running = false;  // admitted
-  bool is_paused = false;   // waits for its reader
+  int32_t overtaken = 0;  // by generations behind it in the queue, since it came to its head
+  int32_t preemptions = 0;
+  int32_t recomputed_tokens = 0;
+  bool was_admitted = false;  // has had blocks, and holds no place in the queue
+  bool is_running = false;    // has been given blocks; else it waits for them
+  bool is_paused = false;     // waits for its reader
+  std::optional<int64_t> deadline_ns;
   uint64_t seed = 0;
   std::optional<int64_t> first_step_ns;
   int64_t first_token_ns = 0;
@@ -41,13 +48,15 @@ struct EndedGeneration {
 struct SessionRecord {
   std::shared_ptr<SessionShared> shared;  // owners: this and the Session
   SessionId id{};
-  Status broken;  // not ok: the executor has no such session
-  Position executor_length = 0;
-  Position context = 0;
-  TokenId pending = 0;  // valid when context > executor_length
-  int32_t reserved_blocks = 0;
+  Status broken;                 // not ok: the executor has no such session
+  std::vector<TokenId> context;  // what was given and delivered
+  Position executor_length = 0;  // tokens whose KV the executor holds
+  Position computed = 0;         // of the context, tokens whose KV was ever computed
+  uint64_t last_used = 0;        // counts ends of generations, clones and rewinds
   std::optional<LiveGeneration> live;
   EndedGeneration ended;
+
+  Position position() const { return static_cast<Position>(context.size()); }
 };
 
 // What a reader is to be told once the step is accounted for.

@@ -92,12 +92,7 @@ Runner::~Runner() { shutdown(); }
 const EffectiveOptions& Runner::effective() const { return port_->options; }
 
 Result<Session> Runner::open(const SessionOptions& options) {
-  const int32_t max_sessions = port_->options.executor.max_sessions;
-  if (!port_->sessions.try_take(max_sessions))
-    return resource_exhausted(
-        "max_sessions", "expected fewer than " + std::to_string(max_sessions) + " open sessions");
-  auto shared =
-      std::make_shared<SessionShared>(port_->next_key.fetch_add(1, std::memory_order_relaxed));
+  CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
   if (!port_->inbox.post(OpenCommand{shared, options})) {
     port_->sessions.give_back();
     return unavailable("engine", "the engine is stopping");
@@ -108,7 +103,7 @@ Result<Session> Runner::open(const SessionOptions& options) {
 RunnerMetrics Runner::metrics() const {
   const MutexLock lock(port_->metrics_mutex);
   RunnerMetrics metrics = port_->metrics;
-  metrics.waiting = port_->queue.taken();
+  metrics.waiting += port_->queue.taken();
   return metrics;
 }
 

@@ -16,7 +16,7 @@ TEST(Runner, DerivesItsOptions) {
   const Engine plain;
   EXPECT_EQ(plain.runner->effective().max_batch_tokens, 544);
   EXPECT_EQ(plain.runner->effective().max_queued_generations, 64);
-  EXPECT_EQ(plain.runner->effective().pool_blocks, 1024);
+  EXPECT_EQ(plain.runner->effective().capacity.groups.at(0).blocks, 1024);
   const Engine hinted({.preferred_batch_tokens = 128});
   EXPECT_EQ(hinted.runner->effective().max_batch_tokens, 128);
   EXPECT_EQ(hinted.runner->effective().prefill_chunk, 96);

@@ -9,6 +9,14 @@
 
 namespace chorus {
 
+Result<std::shared_ptr<SessionShared>> take_place(EnginePort& port) {
+  const int32_t max_sessions = port.options.executor.max_sessions;
+  if (!port.sessions.try_take(max_sessions))
+    return resource_exhausted(
+        "max_sessions", "expected fewer than " + std::to_string(max_sessions) + " open sessions");
+  return std::make_shared<SessionShared>(port.next_key.fetch_add(1, std::memory_order_relaxed));
+}
+
 Session::Session(std::shared_ptr<EnginePort> port, std::shared_ptr<SessionShared> shared)
     : port_(std::move(port)), shared_(std::move(shared)) {}
 
@@ -40,6 +48,33 @@ Position Session::position() const {
   return shared_->position.load(std::memory_order_acquire);
 }
 
+Result<Session> Session::clone(Position upto) const {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (upto < 0 || upto > position())
+    return invalid_argument(
+        "upto", "expected 0 to " + std::to_string(position()) + ", found " + std::to_string(upto));
+  CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
+  shared->position.store(upto, std::memory_order_release);
+  if (!port_->inbox.post(CloneCommand{shared, shared_->key, upto})) {
+    port_->sessions.give_back();
+    return unavailable("engine", "the engine is stopping");
+  }
+  return Session(port_, std::move(shared));
+}
+
+Status Session::rewind(Position length) {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (shared_->is_live.load(std::memory_order_acquire))
+    return invalid_argument("session", "expected no live generation, found one");
+  if (length < 0 || length > position())
+    return invalid_argument("length", "expected 0 to " + std::to_string(position()) + ", found " +
+                                          std::to_string(length));
+  shared_->lower_position(length);
+  if (!port_->inbox.post(RewindCommand{shared_->key, length}))
+    return unavailable("engine", "the engine is stopping");
+  return {};
+}
+
 Result<GenerationHandle> Session::generate(std::vector<TokenId> prompt,
                                            const GenerationOptions& options) {
   if (options.max_new_tokens < 1)
@@ -66,6 +101,8 @@ Status Session::check_prompt(const std::vector<TokenId>& prompt,
     return invalid_argument("prompt", "expected ids from 0 to " + std::to_string(vocabulary - 1) +
                                           ", found " + std::to_string(*unknown) + " at index " +
                                           std::to_string(unknown - prompt.begin()));
+  if (options.timeout_ns.has_value() && *options.timeout_ns < 0)
+    return invalid_argument("timeout", "expected at least 0");
   if (options.score_from.has_value() && *options.score_from < 0)
     return invalid_argument("score_from",
                             "expected at least 0, found " + std::to_string(*options.score_from));
@@ -74,8 +111,6 @@ Status Session::check_prompt(const std::vector<TokenId>& prompt,
 
 Status Session::check_length(size_t num_prompt, int32_t max_new_tokens) const {
   const EffectiveOptions& options = port_->options;
-  const int64_t pool_tokens =
-      static_cast<int64_t>(options.pool_blocks) * options.executor.block_size;
   const int64_t prompt_end = position() + static_cast<int64_t>(num_prompt);
   const int64_t needed = prompt_end + max_new_tokens;
   const auto check = [&](int64_t limit, const std::string& what) -> Status {
@@ -88,7 +123,8 @@ Status Session::check_length(size_t num_prompt, int32_t max_new_tokens) const {
                                 std::to_string(max_new_tokens) + " to generate)");
   };
   CHORUS_RETURN_IF_ERROR(check(options.executor.max_session_tokens, "a session"));
-  return check(pool_tokens, "the pool");
+  if (options.capacity.can_hold(needed)) return {};
+  return check(options.capacity.longest(options.executor.max_session_tokens), "the pool");
 }
 
 Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationOptions options) {

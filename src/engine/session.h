@@ -18,8 +18,10 @@ struct SessionShared;
 // and then refuses everything with kUnavailable.
 //
 // Context rule: the context after a generation is the context before, the tokens given, and exactly
-// the tokens delivered. A generation that is cancelled or fails while its prompt is consumed leaves
-// the part consumed so far. A session has one live generation at most.
+// the tokens delivered. (The KV of an idle session may be taken for others; it is computed again
+// when it is needed, which metrics report and nothing else shows.) A generation that is cancelled
+// or fails while its prompt is consumed leaves the part consumed so far. A session has one live
+// generation at most.
 class Session {
  public:
   Session() = default;
@@ -36,8 +38,10 @@ class Session {
   //   kResourceExhausted  queue (max_queued_generations wait already)
   //   kUnavailable        engine (it is stopping)
   // What only the executor can refuse (sampling parameters, session options) ends the generation
-  // with error. It waits for blocks, first in first out, until prompt and max_new_tokens fit the
-  // pool beside all that is held and promised; idle sessions hold theirs until they are closed.
+  // with error. It waits for KV blocks, by priority and then first in first out, until its prompt
+  // fits beside what runs; blocks of idle sessions are taken first, and those of generations of a
+  // lower priority. A running generation may lose its blocks to others; it then waits again, and
+  // resumes with the identical continuation.
   Result<GenerationHandle> generate(std::vector<TokenId> prompt, const GenerationOptions& options);
 
   // Consumes tokens without generating; ends with reason length. max_new_tokens, seed and stop
@@ -48,6 +52,18 @@ class Session {
   // The tokens of the context, delivered ones included. It moves while a generation is live.
   // Requires: valid().
   Position position() const;
+
+  // A new session with the first `upto` tokens of this one, its settings and its KV, which is
+  // shared and not copied. Also while a generation is live. Refused, with nothing changed:
+  //   kInvalidArgument    session (closed), upto (outside [0, position()])
+  //   kResourceExhausted  max_sessions (so many are open)
+  //   kUnavailable        engine (it is stopping)
+  Result<Session> clone(Position upto) const;
+
+  // Shortens the context to its first `length` tokens, 0 included; the rest's blocks go back to the
+  // pool. kInvalidArgument: session (a generation is live, or closed), length (outside
+  // [0, position()]); kUnavailable: engine.
+  Status rewind(Position length);
 
   // Cancels the live generation, and returns when the session's blocks are back in the pool: within
   // one step. Nothing happens when it is closed already.

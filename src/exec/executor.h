@@ -84,6 +84,11 @@ class Executor {
 
   // Whether execute would find KV blocks for all of these at once. At most one demand per session.
   virtual bool can_admit(std::span<const SessionDemand> demands) const = 0;
+  // Blocks of a layer group that a step could still take: the free ones, and those that only the
+  // prefix index holds.
+  virtual int32_t available_blocks(int32_t group) const = 0;
+  // Blocks of all groups that release would really free; 0 for an unknown session.
+  virtual int64_t releasable_blocks(SessionId session) const = 0;
 
   // One step for the whole batch. Ok: output.inputs has one entry per input, each with its own
   // status. Not ok: the step was aborted, no session changed, and the output is empty. The inputs
@@ -97,7 +102,7 @@ class Executor {
 
   // Takes KV for a prefix of `tokens` from the prefix index; the number of positions taken.
   virtual Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) = 0;
-  // Gives the session's blocks back; its id stays.
+  // Gives the session's blocks back; it goes on with length 0, its id and policy stay.
   virtual Status release(SessionId session) = 0;
   virtual Status save(SessionId session, ByteSink& sink) = 0;
   virtual Result<SessionId> load(ByteSource& source) = 0;

@@ -133,6 +133,19 @@ bool ScriptedExecutor::can_admit(std::span<const SessionDemand> demands) const {
   return admits(demands);
 }
 
+int32_t ScriptedExecutor::available_blocks(int32_t) const {
+  const MutexLock lock(mutex_);
+  return options_.num_blocks - blocks_used();
+}
+
+int64_t ScriptedExecutor::releasable_blocks(SessionId session) const {
+  const MutexLock lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end()
+             ? 0
+             : int64_t{options_.num_groups} * blocks_of(found->second.tokens.size());
+}
+
 bool ScriptedExecutor::fits(std::span<const BatchInput> batch) const {
   std::vector<SessionDemand> demands;
   for (const BatchInput& input : batch) {
@@ -320,8 +333,8 @@ Status ScriptedExecutor::truncate(SessionId session, Position length) {
 Result<Position> ScriptedExecutor::attach_prefix(SessionId, std::span<const TokenId>) {
   return unimplemented("attach_prefix", "the scripted executor has no prefix index");
 }
-Status ScriptedExecutor::release(SessionId) {
-  return unimplemented("release", "the scripted executor cannot give blocks back");
+Status ScriptedExecutor::release(SessionId session) {
+  return truncate(session, 0);
 }
 Status ScriptedExecutor::save(SessionId, ByteSink&) {
   return unimplemented("save", "the scripted executor has no bytes to save");

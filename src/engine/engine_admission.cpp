@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_loop.h"
+
+namespace chorus {
+namespace {
+
+// A generation at the head of the queue that does not fit lets so many behind it go first, of the
+// next few.
+constexpr int32_t kMaxOvertakes = 16;
+constexpr int32_t kMaxPassedOver = 8;
+
+// The order of both lists.
+bool is_before(const SessionRecord* a, const SessionRecord* b) {
+  const GenerationState& x = *a->live->state;
+  const GenerationState& y = *b->live->state;
+  if (x.options().priority != y.options().priority)
+    return x.options().priority > y.options().priority;
+  return x.number() < y.number();
+}
+
+void insert_in_order(std::vector<SessionRecord*>& list, SessionRecord& record) {
+  list.insert(std::upper_bound(list.begin(), list.end(), &record, is_before), &record);
+}
+
+bool has_lower_priority(const SessionRecord& a, const SessionRecord& b) {
+  return a.live->state->options().priority < b.live->state->options().priority;
+}
+
+}  // namespace
+
+void EngineLoop::wait_in_line(SessionRecord& record) { insert_in_order(waiting_, record); }
+
+// ---- Admission ----
+
+// Admits from the head of the queue; past one that does not fit, smaller ones may go, until it was
+// overtaken too often. Paused generations wait for their reader first.
+void EngineLoop::admit() {
+  SessionRecord* head = nullptr;  // the first that does not fit
+  int32_t passed_over = 0;
+  for (size_t i = 0; i < waiting_.size();) {
+    SessionRecord& record = *waiting_[i];
+    if (record.live->is_paused) {
+      ++i;
+    } else if (try_admit(record)) {
+      if (head != nullptr) ++head->live->overtaken;
+    } else {
+      if (head == nullptr) head = &record;
+      ++passed_over;
+      ++i;
+    }
+    if (passed_over > kMaxPassedOver) return;
+    if (head != nullptr && head->live->overtaken >= kMaxOvertakes) return;
+  }
+}
+
+bool EngineLoop::try_admit(SessionRecord& record) {
+  if (!fits(record) && !make_room(record)) return false;
+  std::erase(waiting_, &record);
+  begin(record);
+  return true;
+}
+
+// Blocks that a session will take until its prompt is consumed and one token is generated.
+int64_t EngineLoop::growth(const KvCapacity::Group& group, const SessionRecord& record) const {
+  const LiveGeneration& live = *record.live;
+  const Position prompt_end = live.prompt_end + (live.max_new_tokens > 0 ? 1 : 0);
+  const Position end = std::max(prompt_end, record.position() + 1);
+  const KvCapacity& capacity = port_.options.capacity;
+  const Position held = std::min(record.executor_length, record.position());
+  // One more: the last block may be shared, and is copied by the first write into it.
+  const int64_t copied = held % capacity.block_size != 0 ? 1 : 0;
+  const int64_t all = capacity.blocks_for(group, end);
+  return std::min(all, all - capacity.blocks_for(group, held) + copied);
+}
+
+bool EngineLoop::fits(const SessionRecord& record) const {
+  const KvCapacity& capacity = port_.options.capacity;
+  for (size_t i = 0; i < capacity.groups.size(); ++i) {
+    const KvCapacity::Group& group = capacity.groups[i];
+    int64_t needed = growth(group, record);
+    for (const SessionRecord* other : running_) needed += growth(group, *other);
+    if (needed > executor_.available_blocks(static_cast<int32_t>(i))) return false;
+  }
+  return true;
+}
+
+// Takes blocks from idle sessions, and from running generations that are paused or of a lower
+// priority, until `record` fits, or has the pool to itself.
+bool EngineLoop::make_room(const SessionRecord& record) {
+  while (!fits(record)) {
+    if (SessionRecord* idle = idle_victim(&record)) {
+      evict(*idle);
+    } else if (SessionRecord* paused = paused_victim()) {
+      preempt(*paused);
+    } else if (running_.empty()) {
+      return true;
+    } else if (has_lower_priority(*running_.back(), record)) {
+      preempt(*running_.back());
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+void EngineLoop::begin(SessionRecord& record) {
+  LiveGeneration& live = *record.live;
+  insert_in_order(running_, record);
+  live.is_running = true;
+  live.overtaken = 0;
+  if (!live.was_admitted) {
+    live.was_admitted = true;
+    port_.queue.give_back();
+    SamplingParams sampling = live.state->options().sampling;
+    sampling.seed = live.seed;
+    Status status = executor_.set_sampling(record.id, sampling);
+    if (!status.ok()) {
+      finish(record, FinishReason::kError, std::move(status));
+      return;
+    }
+    live.next_token = std::make_shared<std::vector<TokenId>>(1);
+  }
+  feed(record);
+}
+
+// Submits everything that the executor lacks of the context, and what is left of the prompt.
+void EngineLoop::feed(SessionRecord& record) {
+  LiveGeneration& live = *record.live;
+  const Position consumed = record.position();
+  Position score_from = live.state->options().score_from.value_or(BatchInput::kNoScores);
+  // What was scored before the blocks were taken is not scored again.
+  score_from = std::max(score_from, consumed > live.prompt_begin ? consumed + 1 : consumed);
+  live.base = std::min(record.executor_length, consumed);
+  // The row before the first scored token is run again where only its KV is left.
+  if (score_from == consumed && live.base == consumed && consumed > 0) --live.base;
+  std::vector<TokenId> tokens(record.context.begin() + live.base, record.context.end());
+  if (consumed < live.prompt_end)
+    tokens.insert(tokens.end(), live.prompt.begin() + (consumed - live.prompt_begin),
+                  live.prompt.end());
+  live.tokens = std::make_shared<const std::vector<TokenId>>(std::move(tokens));
+  const auto total = static_cast<int32_t>(live.tokens->size());
+  const bool wants_output = live.max_new_tokens > 0;
+  std::vector<Task> tasks;
+  for (int32_t offset = 0; offset < total;) {
+    Task& task = tasks.emplace_back();
+    task.id = TaskId{next_task_++};
+    BatchInput& input = task.input;
+    input.session = record.id;
+    input.tokens = live.tokens;
+    input.offset = offset;
+    input.size = std::min(port_.options.prefill_chunk, total - offset);
+    input.position = live.base;
+    input.score_from = score_from;
+    offset += input.size;
+    input.produce_output = wants_output && offset == total;
+    task.is_decode = total == 1 && live.base > 0 && wants_output;
+  }
+  CHORUS_CHECK(scheduler_->submit(tasks));
+}
+
+void EngineLoop::submit_decode(SessionRecord& record) {
+  CHORUS_CHECK_EQ(record.position(), record.executor_length + 1);
+  (*record.live->next_token)[0] = record.context.back();
+  Task task;
+  task.id = TaskId{next_task_++};
+  task.is_decode = true;
+  task.input.session = record.id;
+  task.input.tokens = record.live->next_token;
+  task.input.size = 1;
+  task.input.position = record.executor_length;
+  task.input.produce_output = true;
+  CHORUS_CHECK(scheduler_->submit(std::span(&task, 1)));
+}
+
+// ---- Victims ----
+
+// The least recently used session that holds blocks and does not run, or null.
+SessionRecord* EngineLoop::idle_victim(const SessionRecord* except) const {
+  SessionRecord* victim = nullptr;
+  for (const auto& [id, record] : by_id_) {
+    const bool is_idle = !record->live.has_value() || !record->live->is_running;
+    if (!is_idle || record == except || record->executor_length == 0) continue;
+    if (victim != nullptr && victim->last_used < record->last_used) continue;
+    if (executor_.releasable_blocks(record->id) > 0) victim = record;
+  }
+  return victim;
+}
+
+// The last in the running order that waits for its reader and would really free blocks, or null.
+SessionRecord* EngineLoop::paused_victim() const {
+  for (size_t i = running_.size(); i > 0; --i) {
+    SessionRecord* record = running_[i - 1];
+    if (record->live->is_paused && executor_.releasable_blocks(record->id) > 0) return record;
+  }
+  return nullptr;
+}
+
+// The last in the running order that would really free blocks, never the first; or null.
+SessionRecord* EngineLoop::running_victim() const {
+  for (size_t i = running_.size(); i > 1; --i) {
+    if (executor_.releasable_blocks(running_[i - 1]->id) > 0) return running_[i - 1];
+  }
+  return nullptr;
+}
+
+void EngineLoop::evict(SessionRecord& record) {
+  CHORUS_CHECK(executor_.release(record.id).ok());
+  set_executor_length(record, 0);
+  if (!record.live.has_value()) ++metrics_.evictions;
+}
+
+void EngineLoop::preempt(SessionRecord& record) {
+  LiveGeneration& live = *record.live;
+  (void)scheduler_->cancel(record.id);
+  drop_tasks(record);
+  std::erase(running_, &record);
+  live.is_running = false;
+  ++live.preemptions;
+  ++metrics_.preemptions;
+  evict(record);
+  wait_in_line(record);
+}
+
+// ---- Deadlines ----
+
+void EngineLoop::end_overdue() {
+  const int64_t now = port_.clock.now_ns();
+  const auto end = [&](const std::vector<SessionRecord*>& list) {
+    for (size_t i = list.size(); i > 0; --i) {
+      SessionRecord& record = *list[i - 1];
+      if (record.live->deadline_ns.value_or(now + 1) > now) continue;
+      finish(
+          record, FinishReason::kCancelled,
+          deadline_exceeded(
+              "timeout", "expected to end within " +
+                             std::to_string(*record.live->state->options().timeout_ns / 1000000) +
+                             " ms, found " + std::to_string(record.live->num_delivered) +
+                             " tokens by then"));
+    }
+  };
+  end(waiting_);
+  end(running_);
+}
+
+// Nanoseconds to the first deadline, at least 1.
+int64_t EngineLoop::time_to_deadline() const {
+  int64_t first = Inbox::kForever;
+  for (const auto* list : {&waiting_, &running_}) {
+    for (const SessionRecord* record : *list)
+      first = std::min(first, record->live->deadline_ns.value_or(first));
+  }
+  return first == Inbox::kForever ? first : std::max<int64_t>(1, first - port_.clock.now_ns());
+}
+
+}  // namespace chorus
