@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -175,6 +176,72 @@ TEST(RunnerOverModule, SoloEqualsBatchedBitForBit) {
   }
 }
 
+// A pool of about a fifth of what they need: blocks are taken from idle and running sessions, some
+// of them in the middle of a scored prompt, and a step fails beside.
+TEST(RunnerOverModule, SoloEqualsPreemptedBitForBit) {
+  int64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random(seed);
+    const std::vector<Request> requests = random_requests(random, 12);
+    std::vector<Seen> alone;
+    for (const Request& request : requests) {
+      ModuleEngine engine(16, 64, 1, {});
+      alone.push_back(run_together(engine, {request})[0]);
+    }
+    for (const int32_t block_size : {1, 16, 32}) {
+      SCOPED_TRACE("block " + std::to_string(block_size));
+      ModuleEngine engine(block_size, 160 / block_size, 12,
+                          {.max_decode_sequences = 12,
+                           .prefill_chunk = static_cast<int32_t>(random.between(1, 30)),
+                           .max_unread_tokens = static_cast<int32_t>(random.between(2, 20))},
+                          {.run = static_cast<int32_t>(random.between(1, 30))});
+      const std::vector<Seen> together = run_together(engine, requests);
+      for (size_t i = 0; i < requests.size(); ++i)
+        EXPECT_TRUE(together[i] == alone[i]) << "request " << i;
+      const RunnerMetrics metrics = engine.runner->metrics();
+      EXPECT_GT(metrics.evictions, 0);
+      EXPECT_GT(metrics.recomputed_tokens, 0);
+      preemptions += metrics.preemptions;
+      engine.runner->shutdown();
+      EXPECT_EQ(engine.module.fake.bad_reads(), 0);
+    }
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
+// Forks of one session share its blocks and say what it would have said.
+TEST(RunnerOverModule, ForksContinueWithTheBitsOfTheSource) {
+  ModuleEngine engine(16, 40, 10, {});
+  const Tokens prompt(70, 5);
+  GenerationOptions options{.max_new_tokens = 8, .sampling = {.logprobs = true}, .seed = 1};
+  Session source = engine.open();
+  ASSERT_TRUE(source.append(prompt).ok());
+  while (source.position() < static_cast<Position>(prompt.size())) std::this_thread::yield();
+  std::vector<Session> forks;
+  for (int i = 0; i < 8; ++i) {
+    auto fork = source.clone(source.position());
+    ASSERT_TRUE(fork.ok());
+    forks.push_back(std::move(*fork));
+  }
+  engine.open().close();  // behind the clones
+  const GroupUsage usage = engine.runner->metrics().usage.groups.at(0);
+  EXPECT_EQ(usage.blocks_total - usage.blocks_free, 5) << "clones take no blocks";
+  Seen expected;
+  see(*source.generate({1}, options), expected);
+  std::vector<GenerationHandle> handles;
+  for (Session& fork : forks) handles.push_back(*fork.generate({1}, options));
+  for (const GenerationHandle& handle : handles) {
+    Seen seen;
+    see(handle, seen);
+    EXPECT_TRUE(seen == expected);
+    EXPECT_EQ(handle.metrics().recomputed_tokens, 0);
+  }
+  // Four full blocks once, and for each of the nine a copy of the partial one; the one that all hold
+  // goes only with its last owner.
+  EXPECT_LE(engine.runner->metrics().usage.groups.at(0).blocks_peak, 4 + 9 + 1);
+}
+
 TEST(RunnerOverModule, ABatchTakesOneForwardPerStep) {
   ModuleEngine engine(16, 64, 8, {});
   std::vector<Session> sessions;
@@ -204,7 +271,7 @@ TEST(RunnerOverModule, NothingIsLeftAfterAThousandRandomCalls) {
     std::vector<std::pair<Session, GenerationHandle>> held;
     Update update;
     for (int event = 0; event < 1000; ++event) {
-      const uint64_t kind = random.below(8);
+      const uint64_t kind = random.below(10);
       if (held.empty() || (kind == 0 && held.size() < 12)) {
         held.push_back({engine.open(), GenerationHandle()});
         continue;
@@ -215,6 +282,15 @@ TEST(RunnerOverModule, NothingIsLeftAfterAThousandRandomCalls) {
             random_tokens(random, 30),
             {.max_new_tokens = static_cast<int32_t>(random.between(1, 30)), .seed = 1});
         if (started.ok()) handle = *started;
+      } else if (kind == 8 && held.size() < 12) {
+        auto clone = session.clone(
+            static_cast<Position>(random.below(static_cast<uint64_t>(session.position()) + 1)));
+        ASSERT_TRUE(clone.ok() || clone.status().field() == "max_sessions");
+        if (clone.ok()) held.push_back({std::move(*clone), GenerationHandle()});
+      } else if (kind == 9) {
+        const Status status = session.rewind(
+            static_cast<Position>(random.below(static_cast<uint64_t>(session.position()) + 1)));
+        ASSERT_TRUE(status.ok() || status.field() == "session");
       } else if (kind == 7) {
         if (random.below(2) == 0) session.close();
         std::swap(session, held.back().first);

@@ -209,6 +209,28 @@ TEST_P(ExecutorContract, TruncateIsAChangeOfItsOwn) {
             Solo(GetParam()).sample(joined(first(tokens, 19), {1}), greedy()));
 }
 
+TEST_P(ExecutorContract, ReleaseGivesTheBlocksBackAndKeepsTheSession) {
+  start();
+  const SessionId session = open_greedy();
+  const Tokens tokens = text(1, 40);
+  const int32_t free = executor().available_blocks(0);
+  step({make_input(session, tokens, 0)});
+  const Result<SessionId> clone = executor().clone(session, 32);
+  ASSERT_TRUE(clone.ok());
+  EXPECT_GT(executor().releasable_blocks(session), 0);
+  EXPECT_EQ(executor().releasable_blocks(*clone), 0) << "the source holds them too";
+  EXPECT_TRUE(executor().release(session).ok());
+  EXPECT_EQ(length(session), 0);
+  EXPECT_EQ(executor().available_blocks(0), free - 2);
+  EXPECT_GT(executor().releasable_blocks(*clone), 0);
+  executor().close(*clone);
+  EXPECT_EQ(executor().available_blocks(0), free);
+  EXPECT_EQ(executor().release(*clone).code(), Code::kNotFound);
+  rig_->poison_free_blocks();
+  const BatchOutput output = step({make_input(session, tokens, 0, true)});
+  EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample(tokens, greedy()));
+}
+
 TEST_P(ExecutorContract, AGapIsRefused) {
   start();
   const SessionId session = open_greedy();
