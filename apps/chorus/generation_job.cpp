@@ -195,7 +195,7 @@ json::Value GenerationJob::result() const {
   metrics.set("tpot_ms", metrics_.tpot_ms);
   metrics.set("total_ms", metrics_.total_ms);
   metrics.set("cached_tokens", 0);
-  metrics.set("preemptions", 0);
+  metrics.set("preemptions", metrics_.preemptions);
   value.set("metrics", std::move(metrics));
   return value;
 }

@@ -250,7 +250,7 @@ json::Value RunVerb::summary() const {
   value.set("steps", metrics.steps);
   value.set("forwards", forwards_json(metrics.usage));
   value.set("kv", kv_json(engine_->settings(), metrics.usage));
-  value.set("preemptions", 0);
+  value.set("preemptions", metrics.preemptions);
   value.set("failed", failed);
   return value;
 }

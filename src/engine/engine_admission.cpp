@@ -234,10 +234,10 @@ void EngineLoop::end_overdue() {
       finish(
           record, FinishReason::kCancelled,
           deadline_exceeded(
-              "timeout", "expected to end within " +
-                             std::to_string(*record.live->state->options().timeout_ns / 1000000) +
-                             " ms, found " + std::to_string(record.live->num_delivered) +
-                             " tokens by then"));
+              "deadline_ms",
+              "expected to end within " +
+                  std::to_string(*record.live->state->options().deadline_ns / 1000000) +
+                  " ms, found " + std::to_string(record.live->num_delivered) + " tokens by then"));
     }
   };
   end(waiting_);

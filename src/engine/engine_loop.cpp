@@ -136,9 +136,10 @@ void EngineLoop::handle(StartCommand& command) {
   generation.max_new_tokens = options.max_new_tokens;
   generation.seed = options.seed.value_or(
       random_bits(seed_, options.sampling.choice, generation.state->number()));
-  if (options.timeout_ns.has_value())
-    generation.deadline_ns = generation.state->submitted_ns() +
-                             std::min(*options.timeout_ns, std::numeric_limits<int64_t>::max() / 2);
+  if (options.deadline_ns.has_value())
+    generation.deadline_ns =
+        generation.state->submitted_ns() +
+        std::min(*options.deadline_ns, std::numeric_limits<int64_t>::max() / 2);
   wait_in_line(*record);
   if (!record->broken.ok()) finish(*record, FinishReason::kError, record->broken);
 }

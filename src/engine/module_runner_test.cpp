@@ -237,8 +237,8 @@ TEST(RunnerOverModule, ForksContinueWithTheBitsOfTheSource) {
     EXPECT_TRUE(seen == expected);
     EXPECT_EQ(handle.metrics().recomputed_tokens, 0);
   }
-  // Four full blocks once, and for each of the nine a copy of the partial one; the one that all hold
-  // goes only with its last owner.
+  // Four full blocks once, and for each of the nine a copy of the partial one; the one that all
+  // hold goes only with its last owner.
   EXPECT_LE(engine.runner->metrics().usage.groups.at(0).blocks_peak, 4 + 9 + 1);
 }
 

@@ -49,7 +49,7 @@ struct GenerationOptions {
   int32_t priority = 0;
   // Time from submission after which it ends with reason cancelled and error kDeadlineExceeded,
   // keeping what was delivered; waiting in the queue counts. Unset: none.
-  std::optional<int64_t> timeout_ns = {};
+  std::optional<int64_t> deadline_ns = {};
   // Notified of every update. Owners: the caller and the generations that carry it.
   std::shared_ptr<UpdateSignal> signal = nullptr;
 };

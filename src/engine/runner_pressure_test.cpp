@@ -300,11 +300,11 @@ TEST(RunnerDeadline, EndsWithTheTokensSoFarInEveryPhase) {
   Engine engine({.block_size = 4, .num_blocks = 8},
                 {.max_batch_tokens = 64, .max_decode_sequences = 4, .prefill_chunk = 4}, &clock);
   GenerationOptions options = up_to(20);
-  options.timeout_ns = 1000;
+  options.deadline_ns = 1000;
   const auto overdue = [&](const Ended& ended) {
     EXPECT_EQ(ended.reason, FinishReason::kCancelled);
     EXPECT_EQ(ended.error.code(), Code::kDeadlineExceeded);
-    EXPECT_EQ(ended.error.field(), "timeout");
+    EXPECT_EQ(ended.error.field(), "deadline_ms");
   };
   // In mid-generation.
   Session a = engine.open();
@@ -332,7 +332,7 @@ TEST(RunnerDeadline, EndsWithTheTokensSoFarInEveryPhase) {
   // The session goes on from there.
   EXPECT_EQ(generate(a, {2}, up_to(2)).tokens,
             continuation(Tokens{1} + first_ended.tokens + Tokens{2}, 2));
-  EXPECT_EQ(a.generate({1}, {.timeout_ns = -1}).status().field(), "timeout");
+  EXPECT_EQ(a.generate({1}, {.deadline_ns = -1}).status().field(), "deadline_ms");
 }
 
 // While nothing else wakes the engine.
@@ -340,7 +340,7 @@ TEST(RunnerDeadline, EndsAGenerationThatWaitsForItsReader) {
   Engine engine({}, {.max_unread_tokens = 2});
   Session session = engine.open();
   GenerationOptions options = up_to(20);
-  options.timeout_ns = 20'000'000;
+  options.deadline_ns = 20'000'000;
   const GenerationHandle handle = start(session, {1}, options);
   while (!handle.done()) std::this_thread::yield();
   EXPECT_EQ(handle.error().code(), Code::kDeadlineExceeded);

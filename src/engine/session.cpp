@@ -101,8 +101,8 @@ Status Session::check_prompt(const std::vector<TokenId>& prompt,
     return invalid_argument("prompt", "expected ids from 0 to " + std::to_string(vocabulary - 1) +
                                           ", found " + std::to_string(*unknown) + " at index " +
                                           std::to_string(unknown - prompt.begin()));
-  if (options.timeout_ns.has_value() && *options.timeout_ns < 0)
-    return invalid_argument("timeout", "expected at least 0");
+  if (options.deadline_ns.has_value() && *options.deadline_ns < 0)
+    return invalid_argument("deadline_ms", "expected at least 0");
   if (options.score_from.has_value() && *options.score_from < 0)
     return invalid_argument("score_from",
                             "expected at least 0, found " + std::to_string(*options.score_from));

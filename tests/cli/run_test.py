@@ -612,6 +612,18 @@ class FailsAloneTest(CliTest):
         self.check_error(results[1], results[1]["error"]["code"])
         self.assertEqual(list(map(bits, alone)), [bits(results[0]), bits(results[2])])
 
+    def test_a_pool_of_a_fraction_of_the_need(self):
+        rng = random.Random(support.seed())
+        rows = [random_ids(rng, TIED, rng.randint(5, 100)) for _ in range(12)]
+        words = ["--max-tokens", "40", "--ignore-eos", "--logprobs", "2"]
+        roomy = self.run_ids(TIED, rows, *words)
+        tight = self.run_ids(TIED, rows, *words, "--kv-blocks", "12")
+        self.assertEqual(list(map(bits, roomy.results())), list(map(bits, tight.results())))
+        self.assertEqual(0, roomy.summary()["preemptions"])
+        preemptions = [result["metrics"]["preemptions"] for result in tight.results()]
+        self.assertGreater(sum(preemptions), 0)
+        self.assertEqual(sum(preemptions), tight.summary()["preemptions"])
+
     def test_all_prompts_bad(self):
         done = self.run_ids(TIED, [[], [9999]], code=1)
         self.assertEqual(2, len(done.results()))
