@@ -39,10 +39,7 @@ bool has_avx512() {
                      kVnni = 1u << 11;
   constexpr uint32_t kAvx2 = 1u << 5;
   constexpr uint32_t kSets = kF | kDq | kBw | kVl | kAvx2;
-  if ((b & kSets) != kSets || (c & kVnni) == 0) return false;
-  if (!__get_cpuid_count(7, 1, &a, &b, &c, &d)) return false;
-  constexpr uint32_t kBf16 = 1u << 5;
-  return (a & kBf16) != 0;
+  return (b & kSets) == kSets && (c & kVnni) != 0;
 }
 #else
 bool has_avx512() { return false; }

@@ -9,7 +9,7 @@
 
 namespace chorus {
 
-// The sets for which kernels exist. kAvx512 means AVX-512 F, BW, VL, DQ with VNNI and BF16.
+// The sets for which kernels exist. kAvx512 means AVX-512 F, BW, VL and DQ with VNNI.
 enum class Isa : uint8_t { kGeneric, kAvx512 };
 
 std::string_view isa_name(Isa isa);
