@@ -333,9 +333,7 @@ Status ScriptedExecutor::truncate(SessionId session, Position length) {
 Result<Position> ScriptedExecutor::attach_prefix(SessionId, std::span<const TokenId>) {
   return unimplemented("attach_prefix", "the scripted executor has no prefix index");
 }
-Status ScriptedExecutor::release(SessionId session) {
-  return truncate(session, 0);
-}
+Status ScriptedExecutor::release(SessionId session) { return truncate(session, 0); }
 Status ScriptedExecutor::save(SessionId, ByteSink&) {
   return unimplemented("save", "the scripted executor has no bytes to save");
 }
