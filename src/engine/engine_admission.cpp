@@ -90,12 +90,14 @@ bool EngineLoop::fits(const SessionRecord& record) const {
 // priority, until `record` fits, or has the pool to itself.
 bool EngineLoop::make_room(const SessionRecord& record) {
   while (!fits(record)) {
-    if (SessionRecord* idle = idle_victim(&record)) {
+    if (SessionRecord* idle = idle_victim(1, &record)) {
       evict(*idle);
-    } else if (SessionRecord* paused = paused_victim()) {
+    } else if (SessionRecord* paused = paused_victim(1)) {
       preempt(*paused);
     } else if (running_.empty()) {
-      return true;
+      SessionRecord* sharing = idle_victim(0, &record);
+      if (sharing == nullptr) return true;
+      evict(*sharing);
     } else if (has_lower_priority(*running_.back(), record)) {
       preempt(*running_.back());
     } else {
@@ -176,33 +178,53 @@ void EngineLoop::submit_decode(SessionRecord& record) {
 
 // ---- Victims ----
 
-// The least recently used session that holds blocks and does not run, or null.
-SessionRecord* EngineLoop::idle_victim(const SessionRecord* except) const {
+// A victim holds blocks and would really free `at_least` of them. Where sessions share blocks, none
+// frees any by itself: then 0, as the last resort.
+bool EngineLoop::is_victim(const SessionRecord& record, int64_t at_least) const {
+  return record.executor_length > 0 && executor_.releasable_blocks(record.id) >= at_least;
+}
+
+// The least recently used session that does not run, or null.
+SessionRecord* EngineLoop::idle_victim(int64_t at_least, const SessionRecord* except) const {
   SessionRecord* victim = nullptr;
   for (const auto& [id, record] : by_id_) {
     const bool is_idle = !record->live.has_value() || !record->live->is_running;
-    if (!is_idle || record == except || record->executor_length == 0) continue;
+    if (!is_idle || record == except) continue;
     if (victim != nullptr && victim->last_used < record->last_used) continue;
-    if (executor_.releasable_blocks(record->id) > 0) victim = record;
+    if (is_victim(*record, at_least)) victim = record;
   }
   return victim;
 }
 
-// The last in the running order that waits for its reader and would really free blocks, or null.
-SessionRecord* EngineLoop::paused_victim() const {
+// The last in the running order that waits for its reader, or null.
+SessionRecord* EngineLoop::paused_victim(int64_t at_least) const {
   for (size_t i = running_.size(); i > 0; --i) {
     SessionRecord* record = running_[i - 1];
-    if (record->live->is_paused && executor_.releasable_blocks(record->id) > 0) return record;
+    if (record->live->is_paused && is_victim(*record, at_least)) return record;
   }
   return nullptr;
 }
 
-// The last in the running order that would really free blocks, never the first; or null.
-SessionRecord* EngineLoop::running_victim() const {
+// The last in the running order, never the first; or null.
+SessionRecord* EngineLoop::running_victim(int64_t at_least) const {
   for (size_t i = running_.size(); i > 1; --i) {
-    if (executor_.releasable_blocks(running_[i - 1]->id) > 0) return running_[i - 1];
+    if (is_victim(*running_[i - 1], at_least)) return running_[i - 1];
   }
   return nullptr;
+}
+
+// Takes the blocks of one victim; false when there is none.
+bool EngineLoop::take_blocks(int64_t at_least) {
+  if (SessionRecord* idle = idle_victim(at_least, nullptr)) {
+    evict(*idle);
+  } else if (SessionRecord* paused = paused_victim(at_least)) {
+    preempt(*paused);
+  } else if (SessionRecord* running = running_victim(at_least)) {
+    preempt(*running);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 void EngineLoop::evict(SessionRecord& record) {

@@ -60,9 +60,11 @@ class EngineLoop {
   bool fits(const SessionRecord& record) const;
   int64_t growth(const KvCapacity::Group& group, const SessionRecord& record) const;
   bool make_room(const SessionRecord& record);
-  SessionRecord* idle_victim(const SessionRecord* except) const;
-  SessionRecord* paused_victim() const;
-  SessionRecord* running_victim() const;
+  bool is_victim(const SessionRecord& record, int64_t at_least) const;
+  SessionRecord* idle_victim(int64_t at_least, const SessionRecord* except) const;
+  SessionRecord* paused_victim(int64_t at_least) const;
+  SessionRecord* running_victim(int64_t at_least) const;
+  bool take_blocks(int64_t at_least);
   void evict(SessionRecord& record);
   void preempt(SessionRecord& record);
   void wait_in_line(SessionRecord& record);

@@ -90,16 +90,12 @@ void EngineLoop::fit_to_pool() {
       set_executor_length(record, demand.start);
   }
   while (!executor_.can_admit(demands_)) {
-    if (SessionRecord* idle = idle_victim(nullptr)) {
-      evict(*idle);
-    } else if (SessionRecord* paused = paused_victim()) {
-      preempt(*paused);
-    } else if (SessionRecord* victim = running_victim()) {
-      preempt(*victim);
+    if (take_blocks(1)) {
+      // A running victim took its tasks along.
     } else if (tasks_.size() > 1) {
       scheduler_->put_back(std::move(tasks_.back()));
       tasks_.pop_back();
-    } else {
+    } else if (!take_blocks(0)) {
       SessionRecord& record = *by_id_.at(tasks_[0].input.session);
       const int32_t size = tasks_[0].input.size;
       tasks_.clear();

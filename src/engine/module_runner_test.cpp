@@ -242,6 +242,28 @@ TEST(RunnerOverModule, ForksContinueWithTheBitsOfTheSource) {
   EXPECT_LE(engine.runner->metrics().usage.groups.at(0).blocks_peak, 4 + 9 + 1);
 }
 
+// Blocks that several sessions share are freed by none of them alone, and still are no reason to
+// refuse what fits into the pool.
+TEST(RunnerOverModule, SharedBlocksAreTakenFromAllTheirOwners) {
+  GenerationOptions options{.max_new_tokens = 30, .sampling = {.logprobs = true}, .seed = 1};
+  const auto run = [&](int32_t num_blocks) {
+    ModuleEngine engine(16, num_blocks, 10, {});
+    Session source = engine.open();
+    source.append(Tokens(70, 5))->wait();
+    std::vector<Session> forks;
+    for (int i = 0; i < 5; ++i) forks.push_back(source.clone(70).value());
+    std::vector<Seen> seen(2);
+    see(*engine.open().generate(Tokens(75, 6), options), seen[0]);  // idle ones hold the pool
+    std::vector<GenerationHandle> handles;                          // and so do those that run
+    for (Session& fork : forks) handles.push_back(*fork.generate({1}, options));
+    for (const GenerationHandle& handle : handles) see(handle, seen[1]);
+    return seen;
+  };
+  const std::vector<Seen> roomy = run(64);
+  EXPECT_EQ(roomy[1].reasons, std::vector<FinishReason>(5, FinishReason::kLength));
+  for (const int32_t num_blocks : {8, 9, 12}) EXPECT_TRUE(run(num_blocks) == roomy) << num_blocks;
+}
+
 TEST(RunnerOverModule, ABatchTakesOneForwardPerStep) {
   ModuleEngine engine(16, 64, 8, {});
   std::vector<Session> sessions;
