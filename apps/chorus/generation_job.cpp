@@ -34,62 +34,59 @@ json::Value likeliest_json(const TokenScore& score, const std::vector<TokenLogpr
 
 }  // namespace
 
-Status GenerationJob::prepare() {
-  CHORUS_RETURN_IF_ERROR(prompt_.status);
-  if (prompt_.tokens) {
-    prompt_tokens_ = *prompt_.tokens;
-    if (options_.echo && text_ != nullptr) {
-      CHORUS_ASSIGN_OR_RETURN(prompt_text_, text_->tokenizer().decode(prompt_tokens_));
-    }
-  } else {
-    text::EncodeOptions encode{.parse_special = true, .add_special = true};
-    if (prompt_.text) {
-      prompt_text_ = *prompt_.text;
-    } else {
-      CHORUS_ASSIGN_OR_RETURN(prompt_text_, text_->render_chat(prompt_.messages));
-      encode.add_special = false;  // the template writes what the model expects
-    }
-    CHORUS_ASSIGN_OR_RETURN(prompt_tokens_, text_->tokenizer().encode(prompt_text_, encode));
-  }
-  if (text_ != nullptr) {
-    detokenizer_ = std::make_unique<text::Detokenizer>(text_->tokenizer(),
+Status GenerationJob::begin() {
+  const GenerationSettings& settings = prompt_.prompt.settings;
+  if (context_.text != nullptr) {
+    detokenizer_ = std::make_unique<text::Detokenizer>(context_.text->tokenizer(),
                                                        text::DecodeOptions{.skip_special = true});
-    CHORUS_ASSIGN_OR_RETURN(auto stops, text::StopMatcher::create(prompt_.settings.stop));
+    CHORUS_ASSIGN_OR_RETURN(auto stops, text::StopMatcher::create(settings.stop));
     stops_ = std::make_unique<text::StopMatcher>(std::move(stops));
-  } else if (!prompt_.settings.stop.empty()) {
+  } else if (!settings.stop.empty()) {
     return invalid_argument("stop", "expected no stop text: the model has no tokenizer");
   }
+  CHORUS_ASSIGN_OR_RETURN(handle_,
+                          session_.generate({prompt_.tokens.begin() + held_, prompt_.tokens.end()},
+                                            generation_options()));
   return Status();
 }
 
-Status GenerationJob::begin(Runner& runner, const std::vector<TokenId>& end_tokens,
-                            std::shared_ptr<UpdateSignal> signal) {
-  CHORUS_RETURN_IF_ERROR(prepare());
-  const GenerationSettings& settings = prompt_.settings;
+GenerationOptions GenerationJob::generation_options() const {
+  const GenerationSettings& settings = prompt_.prompt.settings;
+  const JobOptions& wanted = context_.options;
   GenerationOptions options;
   constexpr int64_t kDefaultMaxTokens = 256;
-  const int64_t room = int64_t{runner.effective().executor.max_session_tokens} -
-                       static_cast<int64_t>(prompt_tokens_.size());
+  const int64_t room = int64_t{context_.runner.effective().executor.max_session_tokens} -
+                       static_cast<int64_t>(prompt_.tokens.size());
   options.max_new_tokens = settings.max_tokens.value_or(
       static_cast<int32_t>(std::clamp(room, int64_t{1}, kDefaultMaxTokens)));
   options.sampling.temperature = static_cast<float>(settings.temperature);
-  options.sampling.logprobs = options_.logprobs.has_value();
-  options.sampling.num_likeliest = options_.logprobs.value_or(0);
+  options.sampling.choice = static_cast<uint32_t>(choice_);
+  options.sampling.logprobs = wanted.logprobs.has_value();
+  options.sampling.num_likeliest = wanted.logprobs.value_or(0);
   options.seed = settings.seed;
-  options.stop_tokens = end_tokens;
+  options.stop_tokens = context_.end_tokens;
   options.ignore_stop_tokens = settings.ignore_eos;
-  if (options_.echo && options_.logprobs) options.score_from = 1;
-  options.signal = std::move(signal);
-  CHORUS_ASSIGN_OR_RETURN(session_, runner.open(SessionOptions()));
-  CHORUS_ASSIGN_OR_RETURN(handle_, session_.generate(prompt_tokens_, options));
-  return Status();
+  // The prompt is scored where it is computed.
+  if (choice_ == 0 && wanted.echo && wanted.logprobs) options.score_from = 1;
+  options.priority = prompt_.prompt.priority;
+  if (prompt_.deadline_ns) {
+    options.deadline_ns = std::max<int64_t>(0, *prompt_.deadline_ns - context_.clock.now_ns());
+  }
+  options.signal = context_.signal;
+  return options;
 }
 
-void GenerationJob::start(Runner& runner, const std::vector<TokenId>& end_tokens,
-                          std::shared_ptr<UpdateSignal> signal) {
+void GenerationJob::start(Session session) {
   started_ = true;
-  const Status status = begin(runner, end_tokens, std::move(signal));
+  session_ = std::move(session);
+  held_ = session_.position();
+  const Status status = begin();
   if (!status.ok()) end(FinishReason::kError, status);
+}
+
+void GenerationJob::fail(FinishReason reason, Status error) {
+  started_ = true;
+  end(reason, std::move(error));
 }
 
 bool GenerationJob::poll() {
@@ -110,10 +107,13 @@ void GenerationJob::take(const Update& update) {
     take_text(score.id);
   }
   if (!update.finish) return;
-  // After a stop text the engine may have cancelled or run on; what it reports as an error stays
-  // one.
-  const bool stopped = stopped_by_text_ && *update.finish != FinishReason::kError;
-  end(stopped ? FinishReason::kStop : *update.finish, update.error);
+  // After a stop text the engine may have cancelled, come to the deadline or run on; what it
+  // reports as an error stays one.
+  if (stopped_by_text_ && *update.finish != FinishReason::kError) {
+    end(FinishReason::kStop, Status());
+  } else {
+    end(*update.finish, update.error);
+  }
 }
 
 void GenerationJob::take_text(TokenId token) {
@@ -139,12 +139,15 @@ void GenerationJob::end(FinishReason reason, Status error) {
   }
   finish_ = reason;
   error_ = std::move(error);
-  if (handle_.valid()) {
-    handle_.wait();
-    metrics_ = handle_.metrics();
-    prompt_scores_ = handle_.take_prompt_scores();
+  if (error_.code() == Code::kDeadlineExceeded) {
+    error_ = deadline_exceeded(
+        error_.field(), "expected to end within " + std::to_string(*prompt_.prompt.deadline_ms) +
+                            " ms, found " + std::to_string(tokens_.size()) + " tokens by then");
   }
-  session_.close();
+  if (!handle_.valid()) return;
+  handle_.wait();
+  metrics_ = handle_.metrics();
+  if (choice_ == 0) prompt_.scores = handle_.take_prompt_scores();
 }
 
 void GenerationJob::cancel() {
@@ -160,43 +163,48 @@ void GenerationJob::add_logprobs(json::Value& value) const {
   }
   value.set("logprobs", std::move(logprobs));
   value.set("top_logprobs", std::move(top));
-  if (!options_.echo) return;
+  if (!context_.options.echo) return;
   // One entry per prompt token; the first has nothing before it and is null.
-  json::Array prompt_logprobs(prompt_tokens_.size());
-  json::Array prompt_top(prompt_tokens_.size());
-  for (size_t i = 0; i < prompt_scores_.tokens.size(); ++i) {
-    const size_t place = static_cast<size_t>(prompt_scores_.first) + i;
-    if (place >= prompt_tokens_.size()) break;
-    prompt_logprobs[place] = json::Value(prompt_scores_.tokens[i].logprob);
-    prompt_top[place] = likeliest_json(prompt_scores_.tokens[i], prompt_scores_.likeliest);
+  json::Array prompt_logprobs(prompt_.tokens.size());
+  json::Array prompt_top(prompt_.tokens.size());
+  for (size_t i = 0; i < prompt_.scores.tokens.size(); ++i) {
+    const size_t place = static_cast<size_t>(prompt_.scores.first) + i;
+    if (place >= prompt_.tokens.size()) break;
+    prompt_logprobs[place] = json::Value(prompt_.scores.tokens[i].logprob);
+    prompt_top[place] = likeliest_json(prompt_.scores.tokens[i], prompt_.scores.likeliest);
   }
   value.set("prompt_logprobs", std::move(prompt_logprobs));
   value.set("prompt_top_logprobs", std::move(prompt_top));
 }
 
-json::Value GenerationJob::result() const {
-  json::Value value;
-  value.set("type", "result");
-  value.set("index", index_);
-  value.set("id", prompt_.id);
-  value.set("choice", 0);
-  const bool has_text = prompt_.text.has_value() || !prompt_text_.empty();
-  value.set("prompt", has_text ? json::Value(prompt_text_.empty() ? *prompt_.text : prompt_text_)
-                               : json::Value());
-  value.set("prompt_tokens", json::Array(prompt_tokens_.begin(), prompt_tokens_.end()));
-  value.set("tokens", ids());
-  value.set("text", text_ == nullptr ? json::Value() : json::Value(echo() + output_));
-  value.set("finish_reason", name_of(*finish_));
-  value.set("error", error_.ok() ? json::Value() : error_json(error_));
-  if (options_.logprobs) add_logprobs(value);
+json::Value GenerationJob::metrics_json() const {
   json::Value metrics;
   metrics.set("queue_ms", metrics_.queue_ms);
   metrics.set("ttft_ms", metrics_.ttft_ms);
   metrics.set("tpot_ms", metrics_.tpot_ms);
   metrics.set("total_ms", metrics_.total_ms);
-  metrics.set("cached_tokens", 0);
+  metrics.set("cached_tokens", held_);
   metrics.set("preemptions", metrics_.preemptions);
-  value.set("metrics", std::move(metrics));
+  return metrics;
+}
+
+json::Value GenerationJob::result() const {
+  const std::optional<std::string>& given = prompt_.prompt.text;
+  json::Value value;
+  value.set("type", "result");
+  value.set("index", prompt_.index);
+  value.set("id", prompt_.prompt.id);
+  value.set("choice", choice_);
+  const bool has_text = given.has_value() || !prompt_.text.empty();
+  value.set("prompt",
+            has_text ? json::Value(prompt_.text.empty() ? *given : prompt_.text) : json::Value());
+  value.set("prompt_tokens", json::Array(prompt_.tokens.begin(), prompt_.tokens.end()));
+  value.set("tokens", ids());
+  value.set("text", context_.text == nullptr ? json::Value() : json::Value(echo() + output_));
+  value.set("finish_reason", name_of(*finish_));
+  value.set("error", error_.ok() ? json::Value() : error_json(error_));
+  if (context_.options.logprobs) add_logprobs(value);
+  value.set("metrics", metrics_json());
   return value;
 }
 
@@ -207,7 +215,7 @@ json::Array GenerationJob::ids() const {
 }
 
 std::string GenerationJob::echo() const {
-  return options_.echo ? text::to_valid_utf8(prompt_text_) : std::string();
+  return context_.options.echo ? text::to_valid_utf8(prompt_.text) : std::string();
 }
 
 }  // namespace chorus::cli

@@ -1,4 +1,5 @@
-// One prompt on its way through the engine: its tokens, its session, and the text so far.
+// One continuation of a prompt on its way through the engine: its session, its tokens and its text
+// so far.
 #pragma once
 
 #include <memory>
@@ -6,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "chorus/engine.h"
 #include "chorus/model.h"
 #include "prompts.h"
@@ -14,25 +16,47 @@
 
 namespace chorus::cli {
 
-// What a job's output carries besides text.
+inline constexpr int32_t kMaxChoices = 1024;
+
+// What the output carries besides text, and how many continuations each prompt has.
 struct JobOptions {
   std::optional<int32_t> logprobs;  // number of likeliest tokens, if logprobs are wanted at all
   bool echo = false;
+  int32_t num_choices = 1;
 };
 
-// Thread: main.
+// What all jobs of a run share; it outlives them.
+struct JobContext {
+  Runner& runner;
+  const Clock& clock;
+  const TextModel* text = nullptr;  // null: no tokenizer; text is null in results
+  std::vector<TokenId> end_tokens;
+  std::shared_ptr<UpdateSignal> signal;  // notified of every update. Owners: with the generations
+  JobOptions options;
+};
+
+// A prompt as its choices see it. Thread: main.
+struct JobPrompt {
+  int index = 0;
+  Prompt prompt;
+  std::string text;  // as tokenised
+  std::vector<TokenId> tokens;
+  std::optional<int64_t> deadline_ns;  // by the context's clock
+  PromptScores scores;                 // once the first choice has ended
+};
+
+// Choice `choice` of a prompt. Thread: main.
 class GenerationJob {
  public:
-  GenerationJob(int index, Prompt prompt, const JobOptions& options, const TextModel* text)
-      : index_(index), prompt_(std::move(prompt)), options_(options), text_(text) {}
+  // `context` and `prompt` outlive it.
+  GenerationJob(const JobContext& context, JobPrompt& prompt, int choice)
+      : context_(context), prompt_(prompt), choice_(choice) {}
 
-  int index() const { return index_; }
-  const Prompt& prompt() const { return prompt_; }
-
-  // Turns the prompt into tokens, opens a session and starts the generation. What goes wrong ends
-  // the job alone with an error.
-  void start(Runner& runner, const std::vector<TokenId>& end_tokens,
-             std::shared_ptr<UpdateSignal> signal);
+  // Generates in a session that holds the first position() tokens of the prompt. What goes wrong
+  // ends the job alone with an error.
+  void start(Session session);
+  // Ends it before it has begun.
+  void fail(FinishReason reason, Status error);
 
   // Takes what the engine delivered. True when something changed.
   bool poll();
@@ -40,7 +64,12 @@ class GenerationJob {
   void cancel();
   bool started() const { return started_; }
   bool finished() const { return finish_.has_value(); }
+  // The session, which may go on while the job is running. The caller may take it when the job has
+  // finished.
+  Session& session() { return session_; }
 
+  int index() const { return prompt_.index; }
+  int choice() const { return choice_; }
   // Valid text so far; it only grows. A stop text and what follows it are left out.
   const std::string& text() const { return output_; }
   // The prompt as text, which --echo puts in front; else empty.
@@ -48,7 +77,6 @@ class GenerationJob {
   // The tokens so far.
   json::Array ids() const;
   size_t generated_tokens() const { return tokens_.size(); }
-  size_t prompt_tokens() const { return prompt_tokens_.size(); }
   FinishReason finish() const { return *finish_; }
   const Status& error() const { return error_; }
 
@@ -56,23 +84,21 @@ class GenerationJob {
   json::Value result() const;
 
  private:
-  Status prepare();
-  Status begin(Runner& runner, const std::vector<TokenId>& end_tokens,
-               std::shared_ptr<UpdateSignal> signal);
+  Status begin();
+  GenerationOptions generation_options() const;
   void take(const Update& update);
   void take_text(TokenId token);
   void end(FinishReason reason, Status error);
+  json::Value metrics_json() const;
   void add_logprobs(json::Value& value) const;
 
-  const int index_;
-  const Prompt prompt_;
-  const JobOptions options_;
-  const TextModel* const text_;  // null: no tokenizer; text is null in results
+  const JobContext& context_;
+  JobPrompt& prompt_;
+  const int choice_;
   bool started_ = false;
 
-  std::string prompt_text_;  // as tokenised
-  std::vector<TokenId> prompt_tokens_;
   Session session_;
+  Position held_ = 0;  // tokens of the prompt that the session held when it was handed over
   GenerationHandle handle_;
   std::unique_ptr<text::Detokenizer> detokenizer_;
   std::unique_ptr<text::StopMatcher> stops_;
@@ -82,7 +108,6 @@ class GenerationJob {
   std::vector<TokenScore> tokens_;  // likeliest_begin counts into likeliest_
   std::vector<TokenLogprob> likeliest_;
   std::string output_;
-  PromptScores prompt_scores_;
   std::optional<FinishReason> finish_;
   Status error_;
   GenerationMetrics metrics_;

@@ -10,6 +10,8 @@ namespace chorus::cli {
 
 namespace {
 
+constexpr int64_t kMaxDeadlineMs = 1'000'000'000'000;  // 31 years, which fit into nanoseconds
+
 struct Line {
   std::string_view text;  // without its line end
   size_t number = 0;      // from 1
@@ -97,9 +99,15 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
     if (!value.is_bool())
       return invalid_argument(name, "expected a boolean, found " + value.dump());
     settings.ignore_eos = value.as_bool();
+  } else if (name == "priority") {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t priority, value.to_integer(name, INT32_MIN, INT32_MAX));
+    prompt.priority = static_cast<int32_t>(priority);
+  } else if (name == "deadline_ms") {
+    CHORUS_ASSIGN_OR_RETURN(prompt.deadline_ms, value.to_integer(name, 0, kMaxDeadlineMs));
   } else {
     static const std::vector<std::string> kNames = {
-        "id", "prompt", "messages", "max_tokens", "temperature", "seed", "stop", "ignore_eos"};
+        "id",   "prompt", "messages",   "max_tokens", "temperature",
+        "seed", "stop",   "ignore_eos", "priority",   "deadline_ms"};
     return invalid_argument(name, "unknown member" + suggestion(name, kNames));
   }
   return Status();

@@ -24,6 +24,8 @@ struct Prompt {
   std::optional<std::vector<TokenId>> tokens;
   json::Value id;  // as given in the file, else null
   GenerationSettings settings;
+  int32_t priority = 0;                // higher first
+  std::optional<int64_t> deadline_ms;  // from submission
 };
 
 struct PromptSources {

@@ -48,6 +48,26 @@ TEST(Prompts, JsonLinesOverrideTheFlags) {
   EXPECT_TRUE(prompts[1].settings.stop.empty());
 }
 
+TEST(Prompts, PriorityAndDeadline) {
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":\"a\",\"priority\":-3,\"deadline_ms\":0}\n"
+      "{\"prompt\":\"a\"}\n"
+      "{\"prompt\":\"a\",\"priority\":2147483648}\n"
+      "{\"prompt\":\"a\",\"priority\":\"high\"}\n"
+      "{\"prompt\":\"a\",\"deadline_ms\":-1}\n"
+      "{\"prompt\":\"a\",\"deadline_ms\":0.5}\n");
+  ASSERT_EQ(prompts.size(), 6u);
+  EXPECT_TRUE(prompts[0].status.ok()) << prompts[0].status.to_string();
+  EXPECT_EQ(prompts[0].priority, -3);
+  EXPECT_EQ(prompts[0].deadline_ms, 0);
+  EXPECT_EQ(prompts[1].priority, 0);
+  EXPECT_FALSE(prompts[1].deadline_ms.has_value());
+  for (size_t i = 2; i < prompts.size(); ++i) {
+    EXPECT_EQ(prompts[i].status.field(), file_path() + ": line " + std::to_string(i + 1) +
+                                             (i < 4 ? ".priority" : ".deadline_ms"));
+  }
+}
+
 TEST(Prompts, ABadLineFailsAlone) {
   const auto prompts = from_prompts_file(
       "{\"prompt\":\"good\"}\n"

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "arguments.h"
-#include "generation_job.h"
 #include "models.h"
+#include "prompt_job.h"
 #include "verbs.h"
 #include "version.h"
 
@@ -26,16 +26,19 @@ class RunVerb final : public Verb {
   bool needs_text() const;
   void make_jobs(const Console& console);
   void run_jobs(Console& console, Interrupt& interrupt);
-  void start_next(size_t limit, const Interrupt& interrupt);
+  void start_next(const Interrupt& interrupt);
+  bool poll();
   void show_progress(Console& console) const;
   void stream_text(const GenerationJob& job, Console& console);
-  void print_finished(Console& console);
-  void print_text(const GenerationJob& job, Console& console);
+  void print_finished(Console& console, const Interrupt& interrupt);
+  void print(const PromptJob& prompt, const GenerationJob& job, Console& console);
+  void print_text(const PromptJob& prompt, const GenerationJob& job, Console& console);
+  void print_error(const PromptJob& prompt, const GenerationJob& job, Console& console);
   json::Value summary() const;
   Status write_report(const json::Value& total, Interrupt& interrupt);
   int finish(Console& console, Interrupt& interrupt);
 
-  std::string model_, logprobs_, report_file_;
+  std::string model_, logprobs_, num_choices_, report_file_;
   PromptSources sources_;
   bool no_batch_ = false;
   EngineFlags engine_flags_;
@@ -45,16 +48,20 @@ class RunVerb final : public Verb {
   EngineOptions engine_options_;
   JobOptions job_options_;
   std::vector<Prompt> prompts_;
+  std::vector<TokenId> end_tokens_;
   std::unique_ptr<TextModel> text_;
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();  // with the generations
+  std::optional<JobContext> context_;
 
-  std::vector<std::unique_ptr<GenerationJob>> jobs_;
-  std::vector<TokenId> end_tokens_;
-  size_t num_started_ = 0;
-  size_t num_printed_ = 0;   // jobs_[0, num_printed_) are printed
-  size_t num_streamed_ = 0;  // bytes of the only job's text that are printed
-  bool echoed_ = false;      // so is its prompt
+  std::vector<std::unique_ptr<PromptJob>> jobs_;
+  std::vector<PromptJob*> order_;   // in which they begin
+  std::vector<PromptJob*> active_;  // begun and not finished
+  size_t num_begun_ = 0;            // order_[0, num_begun_)
+  size_t num_printed_ = 0;          // jobs_[0, num_printed_) are printed
+  size_t num_choices_printed_ = 0;  // of jobs_[num_printed_]
+  size_t num_streamed_ = 0;         // bytes of the only job's text that are printed
+  bool echoed_ = false;             // so is its prompt
   bool streams_ = false;
   int64_t started_ns_ = 0;
   double wall_s_ = 0;
@@ -67,11 +74,14 @@ void RunVerb::declare(CommandLine& line) {
   line.group("Prompts");
   line.flag("--prompts", sources_.prompts_file, "FILE",
             "prompts, one a line, or JSON Lines with prompt or messages, and id, max_tokens, "
-            "temperature, seed, stop, ignore_eos; - is stdin; blank lines are skipped");
+            "temperature, seed, stop, ignore_eos, priority (higher first), deadline_ms; - is "
+            "stdin; blank lines are skipped");
   line.flag("--tokens", sources_.tokens_file, "FILE",
             "JSON Lines of arrays of token ids; - is stdin");
   line.flag("--chat", sources_.chat, "put each prompt into the model's chat template");
   line.flag("--system", sources_.system, "TEXT", "the system message of each chat; implies --chat");
+  line.flag("-n", num_choices_, "K",
+            "continuations of each prompt, which is computed once (default: 1)");
   line.flag("--no-batch", no_batch_, "one prompt after the other; the results are the same");
   line.group("Output");
   line.flag("--logprobs", logprobs_, "K",
@@ -90,6 +100,10 @@ Status RunVerb::parse() {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count,
                             parse_count("--logprobs", logprobs_, 0, kMaxLikeliest));
     job_options_.logprobs = static_cast<int32_t>(count);
+  }
+  if (!num_choices_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count("-n", num_choices_, 1, kMaxChoices));
+    job_options_.num_choices = static_cast<int32_t>(count);
   }
   for (const std::string& input : {model_, sources_.prompts_file, sources_.tokens_file}) {
     CHORUS_RETURN_IF_ERROR(check_not_same("--report", report_file_, input));
@@ -127,23 +141,47 @@ int RunVerb::open_model(Console& console) {
 }
 
 void RunVerb::make_jobs(const Console& console) {
+  context_.emplace(JobContext{engine_->runner(), clock_, text_.get(), std::move(end_tokens_),
+                              signal_, job_options_});
+  // One after the other means that each is submitted when its turn comes.
+  const auto submitted = no_batch_ ? std::nullopt : std::optional(started_ns_);
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    jobs_.push_back(std::make_unique<GenerationJob>(static_cast<int>(i), std::move(prompts_[i]),
-                                                    job_options_, text_.get()));
+    jobs_.push_back(std::make_unique<PromptJob>(*context_, static_cast<int>(i),
+                                                std::move(prompts_[i]), submitted));
+    order_.push_back(jobs_.back().get());
   }
-  streams_ = jobs_.size() == 1 && !console.json() && text_ != nullptr && isatty(1) == 1;
+  std::stable_sort(order_.begin(), order_.end(), [](const PromptJob* a, const PromptJob* b) {
+    return a->prompt().priority > b->prompt().priority;
+  });
+  streams_ = jobs_.size() == 1 && job_options_.num_choices == 1 && !console.json() &&
+             text_ != nullptr && isatty(1) == 1;
 }
 
-// Keeps up to `limit` jobs in the engine; the engine itself queues what the KV pool cannot hold
-// yet.
-void RunVerb::start_next(size_t limit, const Interrupt& interrupt) {
-  size_t running = 0;
-  for (size_t i = num_printed_; i < num_started_; ++i) running += jobs_[i]->finished() ? 0 : 1;
-  while (running < limit && num_started_ < jobs_.size() && !interrupt.requested()) {
-    GenerationJob& job = *jobs_[num_started_++];
-    job.start(engine_->runner(), end_tokens_, signal_);
-    running += job.finished() ? 0 : 1;
+// Keeps the engine busy with as many sessions as there may be; the engine itself queues what the KV
+// pool cannot hold yet. Choices of prompts that are computed come before new prompts.
+void RunVerb::start_next(const Interrupt& interrupt) {
+  if (interrupt.requested()) return;
+  const size_t limit = no_batch_ ? 1 : static_cast<size_t>(engine_->settings().max_sessions);
+  size_t open = 0;
+  for (const PromptJob* job : active_) open += job->num_sessions();
+  const auto start = [&](PromptJob& job) {
+    const size_t held = job.num_sessions();
+    job.start(limit - open);
+    open += job.num_sessions() - held;
+  };
+  for (PromptJob* job : active_) start(*job);
+  while (open < limit && num_begun_ < order_.size() && !interrupt.requested()) {
+    active_.push_back(order_[num_begun_++]);
+    start(*active_.back());
   }
+}
+
+// Takes what the engine delivered. True when something changed.
+bool RunVerb::poll() {
+  bool changed = false;
+  for (PromptJob* job : active_) changed = job->poll() || changed;
+  return std::erase_if(active_, [](const PromptJob* job) { return job->finished(); }) > 0 ||
+         changed;
 }
 
 void RunVerb::show_progress(Console& console) const {
@@ -152,7 +190,7 @@ void RunVerb::show_progress(Console& console) const {
   size_t tokens = 0;
   for (const auto& job : jobs_) {
     done += job->finished() ? 1 : 0;
-    tokens += job->generated_tokens();
+    for (const auto& choice : job->choices()) tokens += choice->generated_tokens();
   }
   const double seconds = static_cast<double>(clock_.now_ns() - started_ns_) / 1e9;
   char text[128];
@@ -170,61 +208,78 @@ void RunVerb::stream_text(const GenerationJob& job, Console& console) {
   num_streamed_ = job.text().size();
 }
 
-void RunVerb::print_text(const GenerationJob& job, Console& console) {
+void RunVerb::print_text(const PromptJob& prompt, const GenerationJob& job, Console& console) {
   if (streams_) {
     stream_text(job, console);
     console.text("\n");
-  } else if (job.finish() != FinishReason::kError) {
-    if (text_ == nullptr) {
-      console.line(json::Value(job.ids()));
-    } else {
-      const std::string head =
-          jobs_.size() == 1 ? "" : "--- " + std::to_string(job.index() + 1) + "\n";
-      console.text(head + job.echo() + job.text() + "\n");
-    }
+  } else if (job.finish() == FinishReason::kError) {
+    return;
+  } else if (text_ == nullptr) {
+    console.line(json::Value(job.ids()));
+  } else {
+    const bool has_choices = prompt.choices().size() > 1;
+    std::string head;
+    if (jobs_.size() > 1 || has_choices) head = "--- " + std::to_string(job.index() + 1);
+    if (has_choices) head += " choice " + std::to_string(job.choice());
+    if (!head.empty()) head += "\n";
+    console.text(head + job.echo() + job.text() + "\n");
   }
-  if (job.error().ok()) return;
-  // A line that could not be used names itself.
-  const bool is_placed = !job.prompt().status.ok();
-  console.error(
-      is_placed ? job.error() : job.error().within("prompt " + std::to_string(job.index() + 1)),
-      kFailed);
 }
 
-// Results appear in the order of the prompts, so that two runs can be compared line by line.
-void RunVerb::print_finished(Console& console) {
-  for (; num_printed_ < num_started_ && jobs_[num_printed_]->finished(); ++num_printed_) {
-    const GenerationJob& job = *jobs_[num_printed_];
-    if (console.json() || !report_file_.empty()) {
-      json::Value result = job.result();
-      if (console.json()) console.line(result);
-      if (!report_file_.empty()) report_.push_back(std::move(result));
+void RunVerb::print_error(const PromptJob& prompt, const GenerationJob& job, Console& console) {
+  if (job.error().ok()) return;
+  // What the whole prompt ended with is told once.
+  const GenerationJob& first = *prompt.choices()[0];
+  if (job.choice() > 0 && first.generated_tokens() == 0) return;
+  std::string place = "prompt " + std::to_string(job.index() + 1);
+  if (prompt.choices().size() > 1 && first.generated_tokens() > 0) {
+    place += " choice " + std::to_string(job.choice());
+  }
+  // A line that could not be used names itself.
+  const bool is_placed = !prompt.prompt().status.ok();
+  console.error(is_placed ? job.error() : job.error().within(place), kFailed);
+}
+
+void RunVerb::print(const PromptJob& prompt, const GenerationJob& job, Console& console) {
+  if (console.json() || !report_file_.empty()) {
+    json::Value result = job.result();
+    if (console.json()) console.line(result);
+    if (!report_file_.empty()) report_.push_back(std::move(result));
+  }
+  if (console.json()) return;
+  print_text(prompt, job, console);
+  print_error(prompt, job, console);
+}
+
+// Results appear in the order of the prompts and their choices, so that two runs can be compared
+// line by line. After an interrupt, those that never started are passed over.
+void RunVerb::print_finished(Console& console, const Interrupt& interrupt) {
+  for (; num_printed_ < jobs_.size(); ++num_printed_, num_choices_printed_ = 0) {
+    const PromptJob& prompt = *jobs_[num_printed_];
+    for (; num_choices_printed_ < prompt.choices().size(); ++num_choices_printed_) {
+      const GenerationJob& job = *prompt.choices()[num_choices_printed_];
+      if (!job.started() && interrupt.requested()) continue;
+      if (!job.finished()) return;
+      print(prompt, job, console);
     }
-    if (!console.json()) print_text(job, console);
   }
 }
 
 void RunVerb::run_jobs(Console& console, Interrupt& interrupt) {
-  const size_t limit = no_batch_ ? 1 : static_cast<size_t>(engine_->settings().max_sessions);
   interrupt.on_request([this] { signal_->notify(); });
   bool cancelled = false;
   while (num_printed_ < jobs_.size()) {
     const uint64_t seen = signal_->count();
-    start_next(limit, interrupt);
+    start_next(interrupt);
     if (interrupt.requested() && !cancelled) {
       cancelled = true;
-      for (const auto& job : jobs_) job->cancel();
+      for (PromptJob* job : active_) job->cancel();
     }
-    bool changed = false;
-    for (size_t i = num_printed_; i < num_started_; ++i) {
-      while (jobs_[i]->poll()) changed = true;
-    }
-    if (streams_ && jobs_[0]->started()) stream_text(*jobs_[0], console);
-    print_finished(console);
+    const bool changed = poll();
+    if (streams_ && jobs_[0]->has_begun()) stream_text(*jobs_[0]->choices()[0], console);
+    print_finished(console, interrupt);
     show_progress(console);
-    if (interrupt.requested() && num_printed_ == num_started_) break;
-    if (!changed && num_printed_ < num_started_ && !jobs_[num_printed_]->finished())
-      signal_->wait(seen);
+    if (!changed && num_printed_ < jobs_.size()) signal_->wait(seen);
   }
   interrupt.on_request({});
 }
@@ -234,10 +289,12 @@ json::Value RunVerb::summary() const {
   int64_t failed = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
-  for (const auto& job : jobs_) {
-    failed += job->finished() && job->finish() == FinishReason::kError ? 1 : 0;
-    prompt_tokens += static_cast<int64_t>(job->prompt_tokens());
-    generated_tokens += static_cast<int64_t>(job->generated_tokens());
+  for (const auto& prompt : jobs_) {
+    prompt_tokens += static_cast<int64_t>(prompt->num_prompt_tokens());
+    for (const auto& job : prompt->choices()) {
+      failed += job->finished() && !job->error().ok() ? 1 : 0;
+      generated_tokens += static_cast<int64_t>(job->generated_tokens());
+    }
   }
   json::Value value;
   value.set("type", "summary");
@@ -246,6 +303,7 @@ json::Value RunVerb::summary() const {
   value.set("version", version_json());
   value.set("wall_s", wall_s_);
   value.set("prompt_tokens", prompt_tokens);
+  value.set("computed_prompt_tokens", metrics.prompt_tokens);
   value.set("generated_tokens", generated_tokens);
   value.set("steps", metrics.steps);
   value.set("forwards", forwards_json(metrics.usage));
@@ -284,8 +342,8 @@ int RunVerb::finish(Console& console, Interrupt& interrupt) {
 
 int RunVerb::run(Console& console, Interrupt& interrupt) {
   if (const int code = open_model(console); code != kDone) return code;
-  make_jobs(console);
   started_ns_ = clock_.now_ns();
+  make_jobs(console);
   run_jobs(console, interrupt);
   wall_s_ = static_cast<double>(clock_.now_ns() - started_ns_) / 1e9;
   return finish(console, interrupt);

@@ -30,6 +30,7 @@ FLAGS = {
     + [
         "--prompts",
         "--tokens",
+        "-n",
         "--chat",
         "--system",
         "--logprobs",
@@ -44,7 +45,6 @@ ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",), ("--target-st
 ABSENT = {
     "run": ABSENT_ENGINE
     + [
-        ("-n", "2"),
         ("--save-session", "s.bin"),
         ("--load-session", "s.bin"),
         ("--top-k", "5"),
@@ -88,6 +88,7 @@ BAD_VALUES = {
         "--seed": ["x", "1.5", ""],
         "--max-tokens": COUNT_VALUES,
         "--logprobs": ["-1", "x", "1.5", "", "99999999999999999999"],
+        "-n": COUNT_VALUES + ["1025"],
     },
     "perplexity": BAD_NUMERICS | BAD_ENGINE | {"--window": COUNT_VALUES, "--windows": COUNT_VALUES},
     "export": {"--context": COUNT_VALUES},

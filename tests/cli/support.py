@@ -83,8 +83,8 @@ class Done:
         return [o for o in self.json_lines() if o.get("type") == kind]
 
     def results(self) -> list:
-        """The result objects by index."""
-        return sorted(self.of_type("result"), key=lambda r: r["index"])
+        """The result objects by index and choice."""
+        return sorted(self.of_type("result"), key=lambda r: (r["index"], r["choice"]))
 
     def summary(self) -> dict:
         (summary,) = self.of_type("summary")
