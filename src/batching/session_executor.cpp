@@ -36,6 +36,23 @@ Status check_groups(const ModuleInfo& info) {
   return {};
 }
 
+// That a session alone in the pool can always go on, however its window lies on the blocks.
+Status check_windowed_pools(const ModuleInfo& info, const SessionExecutorOptions& options) {
+  for (size_t group = 0; group < info.groups.size(); ++group) {
+    const LayerGroupInfo& each = info.groups[group];
+    if (each.policy.window == 0 || options.max_step_tokens == 0) continue;
+    const int64_t least = smallest_pool(each.policy, info.block_size, options.max_session_tokens,
+                                        options.max_step_tokens);
+    if (each.num_blocks >= least) continue;
+    return invalid_argument("groups[" + std::to_string(group) + "].num_blocks",
+                            "expected at least " + std::to_string(least) +
+                                " blocks for a window of " + std::to_string(each.policy.window) +
+                                " and steps of " + std::to_string(options.max_step_tokens) +
+                                " tokens, found " + std::to_string(each.num_blocks));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
@@ -49,6 +66,7 @@ Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
                                                       ", the program's context, found " +
                                                       std::to_string(options.max_session_tokens));
   }
+  CHORUS_RETURN_IF_ERROR(check_at_least("max_step_tokens", 0, options.max_step_tokens));
   SessionTableOptions table;
   table.max_sessions = options.max_sessions;
   table.vocabulary = info.vocabulary;
@@ -57,7 +75,9 @@ Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
   for (const LayerGroupInfo& group : info.groups) {
     table.kv.groups.push_back({group.policy, group.num_blocks});
   }
-  return SessionTable::create(table);
+  CHORUS_ASSIGN_OR_RETURN(auto sessions, SessionTable::create(table));
+  CHORUS_RETURN_IF_ERROR(check_windowed_pools(info, options));
+  return sessions;
 }
 
 SessionExecutor::SessionExecutor(Module& module, std::unique_ptr<SessionTable> sessions)

@@ -17,6 +17,9 @@ namespace chorus {
 struct SessionExecutorOptions {
   int32_t max_sessions = 0;        // resident at once, clones included
   int32_t max_session_tokens = 0;  // longest session; at most the program's context
+  // Most tokens of one session in a step. Given, the pools of windowed groups must be large enough
+  // for such a step (smallest_pool of kv/types.h); 0: they are not checked.
+  int32_t max_step_tokens = 0;
 };
 
 // An Executor over one Module. An executor derived from it holds only what differs: how its program
@@ -46,7 +49,7 @@ class SessionExecutor : public Executor {
 
  protected:
   // Checks what every program must have, and makes its table. kInvalidArgument names the option, or
-  // the field of ModuleInfo.
+  // the field of ModuleInfo; groups[i].num_blocks of a pool that is too small for its window.
   static Result<std::unique_ptr<SessionTable>> make_sessions(const ModuleInfo& info,
                                                              const SessionExecutorOptions& options);
 

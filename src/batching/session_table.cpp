@@ -25,6 +25,10 @@ Result<std::unique_ptr<SessionTable>> SessionTable::create(const SessionTableOpt
     return invalid_argument("vocabulary",
                             "expected at least 1, found " + std::to_string(options.vocabulary));
   }
+  if (!is_block_size(options.kv.block_size)) {
+    return invalid_argument("block_size", "expected 1, 16, 32 or 64 cells, found " +
+                                              std::to_string(options.kv.block_size));
+  }
   CHORUS_ASSIGN_OR_RETURN(std::unique_ptr<KvBooks> books, KvBooks::create(options.kv));
   return std::unique_ptr<SessionTable>(new SessionTable(options, std::move(books)));
 }
@@ -76,11 +80,7 @@ void SessionTable::close(SessionId session) {
 Result<SessionId> SessionTable::clone(SessionId source, Position upto) {
   const int32_t slot = find(source);
   if (slot < 0) return unknown_session(source);
-  const Position length = books_->length(at(slot).sequence);
-  if (upto < 0 || upto > length) {
-    return invalid_argument(
-        "upto", "expected 0 to " + std::to_string(length) + ", found " + std::to_string(upto));
-  }
+  CHORUS_RETURN_IF_ERROR(check_rewind(at(slot), upto, "upto"));
   CHORUS_RETURN_IF_ERROR(check_capacity());
   return insert(books_->clone(at(slot).sequence, upto), at(slot).options);
 }
@@ -102,11 +102,7 @@ Result<Position> SessionTable::length(SessionId session) const {
 Status SessionTable::truncate(SessionId session, Position length) {
   const int32_t slot = find(session);
   if (slot < 0) return unknown_session(session);
-  const Position held = books_->length(at(slot).sequence);
-  if (length < 0 || length > held) {
-    return invalid_argument(
-        "length", "expected 0 to " + std::to_string(held) + ", found " + std::to_string(length));
-  }
+  CHORUS_RETURN_IF_ERROR(check_rewind(at(slot), length, "length"));
   books_->truncate(at(slot).sequence, length);
   return {};
 }
@@ -120,6 +116,23 @@ int64_t SessionTable::releasable_blocks(SessionId session) const {
   return blocks;
 }
 
+bool SessionTable::can_rewind(SessionId session, Position length) const {
+  const int32_t slot = find(session);
+  return slot >= 0 && books_->can_rewind(at(slot).sequence, length);
+}
+
+Status SessionTable::check_rewind(const Session& session, Position length,
+                                  std::string_view field) const {
+  if (books_->can_rewind(session.sequence, length)) return {};
+  const Position held = books_->length(session.sequence);
+  const Position first = books_->first_rewind(session.sequence);
+  const std::string bounds =
+      first == 0 ? "expected 0 to " + std::to_string(held)
+                 : "expected 0, or " + std::to_string(first) + " to " + std::to_string(held) +
+                       " (a window has left behind what shorter histories need)";
+  return invalid_argument(std::string(field), bounds + ", found " + std::to_string(length));
+}
+
 bool SessionTable::can_admit(std::span<const SessionDemand> demands) const {
   demands_.clear();
   for (const SessionDemand& demand : demands) {
@@ -130,6 +143,8 @@ bool SessionTable::can_admit(std::span<const SessionDemand> demands) const {
     if (demand.count < 0 || demand.count > options_.kv.max_sequence_tokens - demand.start) {
       return false;
     }
+    // One that the window forbids fails alone and takes nothing.
+    if (!books_->can_rewind(at(slot).sequence, demand.start)) continue;
     if (demand.count > 0) demands_.push_back({at(slot).sequence, demand.start, demand.count});
   }
   return books_->can_admit(demands_);

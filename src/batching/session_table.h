@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -84,6 +85,9 @@ class SessionTable {
   Status truncate(SessionId session, Position length);
   bool can_admit(std::span<const SessionDemand> demands) const;
   int64_t releasable_blocks(SessionId session) const;
+  // Whether the session can be made `length` tokens long, by truncate, by a rewinding input or in a
+  // clone: not when a window has left behind what the next token would see. False for unknown ones.
+  bool can_rewind(SessionId session, Position length) const;
 
   // Checks every input and lays out those that pass. kResourceExhausted (field blocks) when there
   // are too few KV blocks: then no session has changed and there is nothing to finish.
@@ -112,6 +116,7 @@ class SessionTable {
 
   SessionTable(const SessionTableOptions& options, std::unique_ptr<KvBooks> books);
   int32_t find(SessionId session) const;  // its slot, -1 when unknown
+  Status check_rewind(const Session& session, Position length, std::string_view field) const;
   Session& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   const Session& at(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   Status check_capacity() const;

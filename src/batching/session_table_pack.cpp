@@ -126,7 +126,9 @@ Status SessionTable::check_start(const BatchInput& input, const PackedStep::Sess
                                  const Session& session) const {
   if (earlier == nullptr) {
     const Position length = books_->length(session.sequence);
-    if (input.start() <= length) return {};
+    if (input.start() >= 0 && input.start() <= length) {
+      return check_rewind(session, input.start(), "position");
+    }
     return invalid_argument(
         "position", expected_found("a slice that starts at or before " + std::to_string(length) +
                                        ", the session's length",
@@ -233,7 +235,7 @@ void SessionTable::lay_out_rows(std::span<const BatchInput> batch,
   const int32_t sequence = session.sequence;
   step.sequences.push_back({step.num_rows(), session.count, session.start});
   for (int32_t group = 0; group < step.num_groups; ++group) {
-    step.tables.push_back({0, 0, packed.plan.table(sequence, group)});
+    step.tables.push_back(packed.plan.table(sequence, group));
   }
   for (int32_t i = session.first_input; i >= 0; i = packed.inputs[static_cast<size_t>(i)].next) {
     const BatchInput& input = batch[static_cast<size_t>(i)];

@@ -175,6 +175,77 @@ TEST_F(SessionTableTest, OutputNeedsAPolicy) {
   EXPECT_EQ(refused_field({make_input(clone, {1}, 20, true)}), "produce_output");
 }
 
+// ---- Windows ----
+
+class WindowedSessions : public testing::Test {
+ protected:
+  WindowedSessions() {
+    SessionTableOptions options{4, 40, {16, 200, {{{}, 20}, {{20}, 20}}}};
+    table_ = std::move(SessionTable::create(options)).value();
+    session_ = *table_->open({});
+    EXPECT_TRUE(run(make_input(session_, Tokens(70, 1), 0)).ok());
+  }
+  Status run(const BatchInput& input) {
+    EXPECT_TRUE(table_->pack(std::span(&input, 1), packed_).ok());
+    BatchOutput output;
+    table_->finish(packed_, output);
+    table_->check_invariants();
+    return output.inputs[0].status;
+  }
+
+  std::unique_ptr<SessionTable> table_;
+  SessionId session_{};
+  PackedStep packed_;
+};
+
+TEST_F(WindowedSessions, TablesSayWhereTheyBegin) {
+  const BatchInput input = make_input(session_, {1, 2, 3}, 70);
+  ASSERT_TRUE(table_->pack(std::span(&input, 1), packed_).ok());
+  const BlockTable& full = packed_.step.table(0, 0);
+  EXPECT_EQ(full.first_position, 0);
+  EXPECT_EQ(full.first_block, 0);
+  EXPECT_EQ(full.blocks.size(), 5u);
+  // The token at 70 sees from 51 on, which lies in the fourth block.
+  const BlockTable& windowed = packed_.step.table(0, 1);
+  EXPECT_EQ(windowed.first_position, 48);
+  EXPECT_EQ(windowed.first_block, 3);
+  EXPECT_EQ(windowed.blocks.size(), 2u);
+  EXPECT_EQ(packed_.step.cells[1], windowed.blocks[1] * 16 + 6);
+  table_->abort(packed_);
+}
+
+TEST_F(WindowedSessions, ARewindTheWindowForbidsIsRefusedByName) {
+  // 48 + 19 = 67 is the shortest history all of whose next token's keys are held.
+  const std::string message =
+      "expected 0, or 67 to 70 (a window has left behind what shorter histories need), found 66";
+  EXPECT_TRUE(table_->can_rewind(session_, 67));
+  EXPECT_FALSE(table_->can_rewind(session_, 66));
+  EXPECT_FALSE(table_->can_rewind(SessionId{99}, 0));
+  EXPECT_EQ(table_->clone(session_, 66).status(), invalid_argument("upto", message));
+  EXPECT_EQ(table_->truncate(session_, 66), invalid_argument("length", message));
+  EXPECT_EQ(run(make_input(session_, {1}, 66)), invalid_argument("position", message));
+  EXPECT_EQ(*table_->length(session_), 70);
+  EXPECT_TRUE(table_->clone(session_, 67).ok());
+  EXPECT_TRUE(run(make_input(session_, {1}, 67)).ok());
+  EXPECT_EQ(*table_->length(session_), 68);
+  EXPECT_TRUE(run(make_input(session_, {1}, 0)).ok());
+  EXPECT_EQ(*table_->length(session_), 1);
+}
+
+// Such an input fails alone and needs no blocks: what shares its step is admitted and runs.
+TEST_F(WindowedSessions, ARefusedRewindTakesNoPartInAdmission) {
+  const SessionId other = *table_->open({});
+  const std::vector<SessionDemand> demands{{session_, 10, 100}, {other, 0, 200}};
+  EXPECT_TRUE(table_->can_admit(demands));
+  const std::vector<BatchInput> batch{make_input(session_, Tokens(100, 1), 10),
+                                      make_input(other, Tokens(200, 1), 0)};
+  ASSERT_TRUE(table_->pack(batch, packed_).ok());
+  BatchOutput output;
+  table_->finish(packed_, output);
+  EXPECT_EQ(output.inputs[0].status.field(), "position");
+  EXPECT_TRUE(output.inputs[1].status.ok());
+}
+
 // Inputs of one session succeed or fail together; nobody else notices.
 TEST_F(SessionTableTest, AFailedInputFailsItsSessionAndNothingElse) {
   const BatchOutput output =

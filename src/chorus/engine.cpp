@@ -137,12 +137,19 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
         options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
     blocks = std::min({useful, budget / block_bytes, most});
   }
-  if (blocks < 1) {
-    return invalid_argument(
-        options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks",
-        "expected at least one block of " + std::to_string(block_bytes) + " bytes");
+  // With a window, a block that others hold too may have to be copied while all others are in use.
+  const auto& groups = program.graph().groups;
+  const bool windowed = std::any_of(groups.begin(), groups.end(), [](const LayerGroup& group) {
+    return group.policy.window > 0;
+  });
+  const int64_t least_blocks = windowed ? 2 : 1;
+  if (blocks < least_blocks) {
+    return invalid_argument(options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks",
+                            "expected at least " + std::to_string(least_blocks) +
+                                " of the blocks of " + std::to_string(block_bytes) +
+                                " bytes, found " + std::to_string(blocks));
   }
-  const int64_t held = blocks * settings.block_size;
+  const int64_t held = (windowed ? blocks - 1 : blocks) * settings.block_size;
   if (options.context > 0 && held < options.context) {
     return invalid_argument("--context", "expected at most " + std::to_string(held) +
                                              " tokens, which is what the KV pool holds, found " +
@@ -175,6 +182,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   SessionExecutorOptions sessions;
   sessions.max_sessions = settings.max_sessions;
   sessions.max_session_tokens = settings.context;
+  sessions.max_step_tokens = settings.max_batch_tokens;
   CHORUS_ASSIGN_OR_RETURN(auto executor, ModuleExecutor::create(*engine->module_, sessions));
   RunnerOptions runner;
   runner.max_batch_tokens = settings.max_batch_tokens;

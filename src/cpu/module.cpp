@@ -108,11 +108,31 @@ Status CpuModule::begin(const Step& step) {
       return invalid_argument("step.tokens", expected("ids of the vocabulary", token));
     }
   }
+  CHORUS_RETURN_IF_ERROR(check_tables(step));
   for (const CellCopy& copy : step.copies) CHORUS_RETURN_IF_ERROR(kv_.copy_cells(copy));
   step_ = &step;
   next_row_ = 0;
   num_kept_ = 0;
   std::fill(kept_index_.begin(), kept_index_.end(), -1);
+  return Status();
+}
+
+// Each table holds what the first row of its sequence sees, and all that follows.
+Status CpuModule::check_tables(const Step& step) const {
+  for (size_t i = 0; i < step.tables.size(); ++i) {
+    const StepSequence& sequence = step.sequences[i / info_.groups.size()];
+    const BlockTable& table = step.tables[i];
+    const Position first =
+        chorus::first_visible(sequence.start, info_.groups[i % info_.groups.size()].policy);
+    const int64_t end = (int64_t{table.first_block} + std::ssize(table.blocks)) * info_.block_size;
+    if (table.first_block != table.first_position / info_.block_size ||
+        table.first_position > first || end < sequence.start + sequence.row_count) {
+      return invalid_argument("step.tables[" + std::to_string(i) + "]",
+                              "expected positions from " + std::to_string(first) +
+                                  " on, found those from " + std::to_string(table.first_position) +
+                                  " to " + std::to_string(end));
+    }
+  }
   return Status();
 }
 

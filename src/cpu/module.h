@@ -78,6 +78,7 @@ class CpuModule final : public Module {
     std::array<TokenLogprob, kMaxLikeliest> tokens;
   };
 
+  Status check_tables(const Step& step) const;
   Status check_spec(const RowSpec& spec) const;
   void reduce(const RowSpec& spec, const float* logits, RowResult& result,
               Likeliest& likeliest) const;

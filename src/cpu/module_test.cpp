@@ -243,6 +243,56 @@ TEST_F(Bits, DoNotDependOnBatchChunksSlicesThreadsOrBlockSize) {
   }
 }
 
+// D12: what a window has left behind may be evicted, present, or present and spoiled.
+TEST_F(Bits, DoNotDependOnWhatAWindowHasLeftBehind) {
+  using LeftBehind = StepDriver::LeftBehind;
+  const auto eager = eager_logits(*program_, prompts_[0]);
+  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+    CpuOptions options{.activations = Activations::kF32, .kv_type = type, .max_step_tokens = 600};
+    const Logits want = alone(options)[0];
+    EXPECT_LT(compare(want, eager).relative_rms, type == KvType::kF32 ? 1e-4 : 1e-2);
+    for (const int32_t block_size : {1, 16, 64}) {
+      for (const LeftBehind left :
+           {LeftBehind::kEvicted, LeftBehind::kPresent, LeftBehind::kPoisoned}) {
+        for (const int32_t chunk : {1, 7, 40}) {
+          SCOPED_TRACE("block size " + std::to_string(block_size) + ", left behind " +
+                       std::to_string(static_cast<int>(left)) + ", chunk " + std::to_string(chunk));
+          options.block_size = block_size;
+          auto module = load(program_, options);
+          StepDriver driver(*module, left);
+          driver.run_alone(driver.add(prompts_[0]), chunk);
+          expect_same(driver.sequence(0).logits, want);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Bits, ATableThatBeginsTooLateIsRefused) {
+  auto module = load(program_, {.max_step_tokens = 600});
+  const std::vector<BlockId> blocks{0, 1, 2, 3};
+  Step step;
+  step.num_groups = 2;
+  step.sequences = {{0, 1, 40}};
+  step.tokens = {1};
+  step.row_sequence = {0};
+  step.positions = {40};
+  for (size_t group = 0; group < 2; ++group) {
+    step.tables.push_back({0, 0, blocks});
+    step.cells.push_back(40);
+  }
+  const auto windowed = static_cast<size_t>(module->info().groups[0].policy.window == 0);
+  EXPECT_TRUE(module->begin(step).ok());
+  step.tables[windowed] = {20, 1, std::span(blocks).subspan(1)};  // 40 - 21 + 1
+  EXPECT_TRUE(module->begin(step).ok());
+  step.tables[windowed].first_position = 21;
+  EXPECT_EQ(module->begin(step).field(), "step.tables[" + std::to_string(windowed) + "]");
+  step.tables[windowed] = {20, 2, std::span(blocks).subspan(2)};
+  EXPECT_EQ(module->begin(step).code(), Code::kInvalidArgument);
+  step.tables[windowed] = {20, 1, std::span(blocks).subspan(1, 1)};
+  EXPECT_EQ(module->begin(step).code(), Code::kInvalidArgument);
+}
+
 TEST_F(Bits, SurviveCloning) {
   for (const int32_t block_size : {1, 16, 64}) {
     SCOPED_TRACE("block size " + std::to_string(block_size));

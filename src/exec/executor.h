@@ -75,7 +75,8 @@ class Executor {
   virtual void close(SessionId session) = 0;
   // A new independent session that holds committed [0, upto) of `source`, upto = 0 included. It
   // shares blocks, copies no KV bytes and has no sampling policy. kInvalidArgument (field upto)
-  // outside [0, length]; kNotFound for an unknown session.
+  // outside [0, length], and where a window has left behind what the clone's next token would see;
+  // kNotFound for an unknown session.
   virtual Result<SessionId> clone(SessionId source, Position upto) = 0;
   // The policy of the next generation. kInvalidArgument names the parameter.
   virtual Status set_sampling(SessionId session, const SamplingParams& params) = 0;
@@ -93,11 +94,12 @@ class Executor {
   // One step for the whole batch. Ok: output.inputs has one entry per input, each with its own
   // status. Not ok: the step was aborted, no session changed, and the output is empty. The inputs
   // of a session are consecutive slices in order (not necessarily adjacent in the batch), of which
-  // only the last may ask for output.
+  // only the last may ask for output. An input that rewinds to where a window has left behind what
+  // its first token would see fails alone (kInvalidArgument, field position); to 0 it never does.
   virtual Status execute(std::span<const BatchInput> batch, BatchOutput& output) = 0;
 
-  // Shortens a session to `length` tokens, 0 included, outside any step. kInvalidArgument when
-  // longer.
+  // Shortens a session to `length` tokens, 0 included, outside any step. kInvalidArgument (field
+  // length) when longer, and as for a rewinding input.
   virtual Status truncate(SessionId session, Position length) = 0;
 
   // Takes KV for a prefix of `tokens` from the prefix index; the number of positions taken.

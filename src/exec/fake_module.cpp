@@ -82,6 +82,13 @@ void FakeModule::check_step(const Step& step) const {
     const StepSequence& sequence = step.sequences[s];
     CHORUS_CHECK_EQ(sequence.row_begin, row);
     CHORUS_CHECK_GT(sequence.row_count, 0);
+    for (int32_t group = 0; group < num_groups; ++group) {
+      const BlockTable& table = step.table(static_cast<int32_t>(s), group);
+      const WindowPolicy policy = info_.groups[static_cast<size_t>(group)].policy;
+      CHORUS_CHECK(table.first_position >= 0);
+      CHORUS_CHECK_LE(table.first_position, first_visible(sequence.start, policy));
+      CHORUS_CHECK_EQ(table.first_block, table.first_position / options_.block_size);
+    }
     for (int32_t i = 0; i < sequence.row_count; ++i, ++row) {
       const auto index = static_cast<size_t>(row);
       const Position position = sequence.start + i;
@@ -90,7 +97,6 @@ void FakeModule::check_step(const Step& step) const {
       CHORUS_CHECK(step.tokens[index] >= 0 && step.tokens[index] < options_.vocabulary);
       for (int32_t group = 0; group < num_groups; ++group) {
         const BlockTable& table = step.table(static_cast<int32_t>(s), group);
-        CHORUS_CHECK_EQ(table.first_block, table.first_position / options_.block_size);
         const auto block = static_cast<size_t>(position / options_.block_size - table.first_block);
         CHORUS_CHECK_LT(block, table.blocks.size());
         CHORUS_CHECK_EQ(step.cells[index * cells_.size() + static_cast<size_t>(group)],
@@ -164,9 +170,8 @@ FakeModule::Row FakeModule::attend(int32_t row) {
   Row value{mix(1, place(token, position)), token != options_.nan_kv_token};
   for (int32_t group = 0; group < step_->num_groups; ++group) {
     const BlockTable& table = step_->table(step_->row_sequence[index], group);
-    const int32_t window = info_.groups[static_cast<size_t>(group)].policy.window;
-    const Position first = window == 0 ? 0 : std::max(0, position - window + 1);
-    for (Position seen = first; seen < position; ++seen) {
+    const WindowPolicy policy = info_.groups[static_cast<size_t>(group)].policy;
+    for (Position seen = first_visible(position, policy); seen < position; ++seen) {
       const auto block = static_cast<size_t>(seen / options_.block_size - table.first_block);
       const Cell& read =
           cell(group, table.blocks[block] * options_.block_size + seen % options_.block_size);

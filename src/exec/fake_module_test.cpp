@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <gtest/gtest.h>
+#include <tuple>
 #include <vector>
 
 #include "base/random.h"
@@ -15,6 +16,8 @@ FakeModuleOptions make_options(int32_t block_size, int32_t window = 0) {
   options.block_size = block_size;
   return options;
 }
+
+using Tokens = std::vector<TokenId>;
 
 // One sequence in given blocks, the same in both groups, with a step over it.
 struct Scene {
@@ -73,6 +76,51 @@ TEST(FakeModule, AWindowHidesWhatItsLayersCannotSee) {
   FakeModule full(make_options(16));
   const Scene scene({0}, 16, 0, {1, 2, 3, 4});
   EXPECT_NE(run(module, scene), run(full, scene));
+}
+
+// What the window of every layer of a group has left behind may be held, spoiled, or not in the
+// table at all.
+TEST(FakeModule, EvictedPresentAndPoisonedGiveTheSame) {
+  for (const int32_t block_size : {1, 16}) {
+    FakeModuleOptions options = make_options(block_size, 4);
+    options.groups[0].policy.window = 4;
+    Tokens tokens;
+    std::vector<BlockId> blocks;
+    for (int32_t i = 0; i < 30; ++i) tokens.push_back(i);
+    for (int32_t i = 0; i < 45 / block_size + 1; ++i) blocks.push_back((i * 7 + 3) % 64);
+    std::vector<std::vector<float>> logits;
+    for (int kind = 0; kind < 3; ++kind) {
+      FakeModule module(options);
+      run(module, {blocks, block_size, 0, tokens});
+      // The token at 30 sees from 27 on.
+      const int32_t first_block = 27 / block_size;
+      Scene next(blocks, block_size, 30, {1, 2, 3});
+      if (kind == 1) {
+        std::vector<CellId> left;
+        for (Position p = 0; p < 27; ++p) {
+          left.push_back(blocks[static_cast<size_t>(p / block_size)] * block_size + p % block_size);
+        }
+        for (int32_t group = 0; group < 2; ++group) module.poison(group, left);
+      }
+      if (kind == 2) {
+        for (BlockTable& table : next.step.tables) {
+          table = {first_block * block_size, first_block,
+                   std::span(next.blocks).subspan(static_cast<size_t>(first_block))};
+        }
+      }
+      logits.push_back(run(module, next));
+      EXPECT_EQ(module.bad_reads(), 0);
+    }
+    EXPECT_EQ(logits[1], logits[0]);
+    EXPECT_EQ(logits[2], logits[0]);
+  }
+}
+
+TEST(FakeModuleDeathTest, ATableThatBeginsTooLateIsCaught) {
+  FakeModule module(make_options(16, 4));
+  Scene scene({0, 1, 2}, 16, 36, {1});
+  scene.step.tables[1] = {34, 2, std::span(scene.blocks).subspan(2)};
+  EXPECT_DEATH(std::ignore = module.begin(scene.step).ok(), "first_position");
 }
 
 TEST(FakeModule, APoisonedCellIsNoticed) {

@@ -56,16 +56,8 @@ struct StepSequence {
   Position start = 0;
 };
 
-// Where one sequence's cells of one layer group lie. Position p is in
-// blocks[p / block_size - first_block], at place p % block_size.
-struct BlockTable {
-  Position first_position = 0;  // the first position whose KV is held
-  int32_t first_block = 0;      // first_position / block_size
-  std::span<const BlockId>
-      blocks;  // up to the last row's position; memory of whoever planned the step
-};
-
-// One packed step. Rows are grouped by sequence, positions ascending within one.
+// One packed step. Rows are grouped by sequence, positions ascending within one. A table reaches
+// from the first position that any row of its sequence sees, or an earlier one, to the last row's.
 // Shapes: tables [num_sequences, num_groups], cells [num_rows, num_groups], row-major.
 struct Step {
   int32_t num_groups = 0;

@@ -76,6 +76,26 @@ TEST(ModuleExecutor, CreateNamesTheFieldThatItCannotServe) {
             "max_session_tokens");
 }
 
+// D2: a step of the widest kind finds room for itself and the window before it.
+TEST(ModuleExecutor, PoolsTooSmallForTheirWindowAreRefused) {
+  const auto with = [](int32_t num_blocks, int32_t max_step_tokens) {
+    return refused_field([=](ModuleInfo& info, SessionExecutorOptions& options) {
+      info.context = 1000;
+      info.groups[1].policy.window = 16;
+      info.groups[1].num_blocks = num_blocks;
+      options = {4, 1000, max_step_tokens};
+    });
+  };
+  // 16 + 32 - 1 positions touch at most 4 blocks of 16; one more for a copy.
+  EXPECT_EQ(with(5, 32), "ok");
+  EXPECT_EQ(with(4, 32), "groups[1].num_blocks");
+  EXPECT_EQ(with(4, 0), "ok");
+  EXPECT_EQ(with(5, -1), "max_step_tokens");
+  // No step touches more than the longest session has.
+  EXPECT_EQ(with(64, 5000), "ok");
+  EXPECT_EQ(with(63, 5000), "groups[1].num_blocks");
+}
+
 TEST(ModuleExecutor, InfoAndUsageAreTheProgramsOwn) {
   FactsModule module;
   const auto executor = std::move(ModuleExecutor::create(module, {4, 90})).value();

@@ -9,21 +9,23 @@
 
 namespace chorus {
 
-std::span<const BlockId> KvPlan::table(int32_t demand, int32_t group) const {
+BlockTable KvPlan::table(int32_t demand, int32_t group) const {
   const Part& range = part(demand, group);
-  return std::span(blocks_).subspan(range.begin, static_cast<size_t>(range.num_blocks));
+  return {range.first_position, range.first_block,
+          std::span(blocks_).subspan(range.begin, static_cast<size_t>(range.num_blocks))};
 }
 
 CellId KvPlan::cell(int32_t demand, int32_t group, Position position) const {
   CHORUS_DCHECK(position >= demands_[static_cast<size_t>(demand)].start);
-  const BlockId block = table(demand, group)[static_cast<size_t>(position / block_size_)];
-  return block * block_size_ + position % block_size_;
+  const Part& range = part(demand, group);
+  const auto index = static_cast<size_t>(position / block_size_ - range.first_block);
+  return blocks_[range.begin + index] * block_size_ + position % block_size_;
 }
 
 Result<std::unique_ptr<KvBooks>> KvBooks::create(const KvOptions& options) {
-  if (!is_block_size(options.block_size)) {
-    return invalid_argument("block_size", "expected 1, 16, 32 or 64 cells, found " +
-                                              std::to_string(options.block_size));
+  if (options.block_size < 1) {
+    return invalid_argument("block_size",
+                            "expected at least 1, found " + std::to_string(options.block_size));
   }
   if (options.max_sequence_tokens < 1) {
     return invalid_argument("max_sequence_tokens", "expected at least 1, found " +
@@ -63,7 +65,7 @@ KvSequence KvBooks::make_sequence() const {
   sequence.tables.resize(pools_.size());
   for (size_t group = 0; group < pools_.size(); ++group) {
     const int32_t most = std::min(blocks_for(options_.max_sequence_tokens), pools_[group].total());
-    sequence.tables[group].reserve(static_cast<size_t>(most));
+    sequence.tables[group].blocks.reserve(static_cast<size_t>(most));
   }
   return sequence;
 }
@@ -84,13 +86,16 @@ void KvBooks::close(SequenceId sequence) {
 
 SequenceId KvBooks::clone(SequenceId source, Position upto) {
   const KvSequence& from = find(source);
-  CHORUS_CHECK_GE(upto, 0);
-  CHORUS_CHECK_LE(upto, from.length);
+  CHORUS_CHECK(can_rewind(from, upto));
   KvSequence sequence = make_sequence();
   sequence.length = upto;
-  for (size_t group = 0; group < pools_.size(); ++group) {
-    const auto shared = std::span(from.tables[group]).first(static_cast<size_t>(blocks_for(upto)));
-    sequence.tables[group].assign(shared.begin(), shared.end());
+  for (size_t group = 0; upto > 0 && group < pools_.size(); ++group) {
+    const KvSequence::Table& table = from.tables[group];
+    const int32_t first_block = table.first_position / options_.block_size;
+    const auto shared =
+        std::span(table.blocks).first(static_cast<size_t>(blocks_for(upto) - first_block));
+    sequence.tables[group].first_position = table.first_position;
+    sequence.tables[group].blocks.assign(shared.begin(), shared.end());
     for (const BlockId block : shared) pools_[group].retain(block);
   }
   return insert(std::move(sequence));
@@ -98,26 +103,59 @@ SequenceId KvBooks::clone(SequenceId source, Position upto) {
 
 void KvBooks::truncate(SequenceId sequence, Position length) {
   KvSequence& state = find(sequence);
-  CHORUS_CHECK_GE(length, 0);
-  CHORUS_CHECK_LE(length, state.length);
+  CHORUS_CHECK(can_rewind(state, length));
   ++version_;
-  const auto kept = static_cast<size_t>(blocks_for(length));
-  for (size_t group = 0; group < pools_.size(); ++group) {
-    std::vector<BlockId>& table = state.tables[group];
-    for (const BlockId block : std::span(table).subspan(kept)) pools_[group].release(block);
-    table.resize(kept);
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    KvSequence::Table& table = state.tables[static_cast<size_t>(group)];
+    size_t kept = 0;
+    if (length > 0) {
+      kept = static_cast<size_t>(blocks_for(length) - table.first_position / options_.block_size);
+    } else {
+      table.first_position = 0;
+    }
+    release(group, std::span(table.blocks).subspan(kept));
+    table.blocks.resize(kept);
   }
   state.length = length;
 }
 
+// The last one first, so that of the blocks released together the later ones are used again first.
+void KvBooks::release(int32_t group, std::span<const BlockId> blocks) {
+  BlockPool& blocks_pool = pools_[static_cast<size_t>(group)];
+  for (size_t i = blocks.size(); i > 0; --i) blocks_pool.release(blocks[i - 1]);
+}
+
 Position KvBooks::length(SequenceId sequence) const { return find(sequence).length; }
 
-std::span<const BlockId> KvBooks::table(SequenceId sequence, int32_t group) const {
-  return find(sequence).tables[static_cast<size_t>(group)];
+BlockTable KvBooks::table(SequenceId sequence, int32_t group) const {
+  const KvSequence::Table& table = find(sequence).tables[static_cast<size_t>(group)];
+  return {table.first_position, table.first_position / options_.block_size, table.blocks};
+}
+
+bool KvBooks::can_rewind(SequenceId sequence, Position length) const {
+  return can_rewind(find(sequence), length);
+}
+
+Position KvBooks::first_rewind(SequenceId sequence) const { return first_rewind(find(sequence)); }
+
+// An empty sequence needs no key; any other one of length L is continued by a query that sees
+// [L - window + 1, L).
+bool KvBooks::can_rewind(const KvSequence& sequence, Position length) const {
+  return length == 0 ||
+         (length >= first_rewind(sequence) && length > 0 && length <= sequence.length);
+}
+
+Position KvBooks::first_rewind(const KvSequence& sequence) const {
+  Position first = 0;
+  for (size_t group = 0; group < pools_.size(); ++group) {
+    const Position held = sequence.tables[group].first_position;
+    if (held > 0) first = std::max(first, held + options_.groups[group].policy.window - 1);
+  }
+  return first;
 }
 
 int32_t KvBooks::exclusive_blocks(SequenceId sequence, int32_t group) const {
-  const auto blocks = table(sequence, group);
+  const auto blocks = table(sequence, group).blocks;
   return static_cast<int32_t>(std::count_if(blocks.begin(), blocks.end(), [&](BlockId block) {
     return pool(group).ref_count(block) == 1;
   }));
@@ -127,18 +165,27 @@ int32_t KvBooks::blocks_for(Position length) const {
   return length / options_.block_size + (length % options_.block_size != 0 ? 1 : 0);
 }
 
-// How many blocks at the front of the table a step from `start` on goes on using. A partial block
-// stays only where all cells from `start` on are nobody's: appending, and no other owner.
-int32_t KvBooks::kept_blocks(const KvSequence& sequence, Position start, int32_t group) const {
-  const int32_t full = start / options_.block_size;
-  if (start % options_.block_size == 0 || start < sequence.length) return full;
-  const BlockId partial = sequence.tables[static_cast<size_t>(group)][static_cast<size_t>(full)];
-  return pool(group).ref_count(partial) == 1 ? full + 1 : full;
+// How many blocks at the front of the table a step goes on using, and how many it needs in all. A
+// partial block stays only where all cells from `start` on are nobody's: appending, and no other
+// owner.
+KvPlan::Part KvBooks::make_part(const KvSequence& sequence, const KvDemand& demand,
+                                int32_t group) const {
+  KvPlan::Part part;
+  part.num_blocks = blocks_for(demand.start + demand.count);
+  if (demand.start == 0) return part;
+  const KvSequence::Table& table = sequence.tables[static_cast<size_t>(group)];
+  part.first_position = table.first_position;
+  part.first_block = table.first_position / options_.block_size;
+  part.num_blocks -= part.first_block;
+  part.kept_blocks = demand.start / options_.block_size - part.first_block;
+  if (demand.start % options_.block_size == 0 || demand.start < sequence.length) return part;
+  const BlockId partial = table.blocks[static_cast<size_t>(part.kept_blocks)];
+  if (pool(group).ref_count(partial) == 1) ++part.kept_blocks;
+  return part;
 }
 
 void KvBooks::check_demand(const KvSequence& sequence, const KvDemand& demand) const {
-  CHORUS_CHECK_GE(demand.start, 0);
-  CHORUS_CHECK_LE(demand.start, sequence.length);
+  CHORUS_CHECK(can_rewind(sequence, demand.start));
   CHORUS_CHECK_GT(demand.count, 0);
   CHORUS_CHECK_LE(demand.count, options_.max_sequence_tokens - demand.start);
 }
@@ -149,8 +196,8 @@ std::optional<KvShortage> KvBooks::shortage(std::span<const KvDemand> demands) c
     for (const KvDemand& demand : demands) {
       const KvSequence& sequence = find(demand.sequence);
       check_demand(sequence, demand);
-      needed +=
-          blocks_for(demand.start + demand.count) - kept_blocks(sequence, demand.start, group);
+      const KvPlan::Part part = make_part(sequence, demand, group);
+      needed += part.num_blocks - part.kept_blocks;
     }
     if (needed > pool(group).free()) return KvShortage{group, needed, pool(group).free()};
   }
@@ -186,21 +233,20 @@ bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) const {
 
 void KvBooks::plan_part(const KvSequence& sequence, const KvDemand& demand, int32_t group,
                         KvPlan& plan) const {
-  const std::vector<BlockId>& table = sequence.tables[static_cast<size_t>(group)];
-  KvPlan::Part part;
+  const std::vector<BlockId>& held = sequence.tables[static_cast<size_t>(group)].blocks;
+  KvPlan::Part part = make_part(sequence, demand, group);
   part.begin = plan.blocks_.size();
-  part.kept_blocks = kept_blocks(sequence, demand.start, group);
-  part.num_blocks = blocks_for(demand.start + demand.count);
-  plan.blocks_.insert(plan.blocks_.end(), table.begin(), table.begin() + part.kept_blocks);
+  plan.blocks_.insert(plan.blocks_.end(), held.begin(), held.begin() + part.kept_blocks);
   int32_t& taken = plan.new_blocks_[static_cast<size_t>(group)];
   for (int32_t index = part.kept_blocks; index < part.num_blocks; ++index) {
     plan.blocks_.push_back(pool(group).peek(taken++));
   }
-  const int32_t copied_cells = demand.start - part.kept_blocks * options_.block_size;
+  const int32_t copied_cells =
+      demand.start - (part.first_block + part.kept_blocks) * options_.block_size;
   if (copied_cells > 0) {
     const auto first_new = static_cast<size_t>(part.kept_blocks);
     plan.copies_.push_back(
-        {group, table[first_new], plan.blocks_[part.begin + first_new], copied_cells});
+        {group, held[first_new], plan.blocks_[part.begin + first_new], copied_cells});
   }
   plan.parts_.push_back(part);
 }
@@ -230,7 +276,8 @@ void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted) {
                  (new_length >= demand.start && new_length - demand.start <= demand.count));
     KvSequence& sequence = *plan.sequences_[static_cast<size_t>(i)];
     for (int32_t group = 0; group < num_groups(); ++group) {
-      commit_part(plan.part(i, group), plan.table(i, group), new_length, group, sequence);
+      commit_part(plan.part(i, group), plan.table(i, group).blocks, new_length, group,
+                  sequence.tables[static_cast<size_t>(group)]);
     }
     if (new_length != kRejected) sequence.length = new_length;
   }
@@ -240,19 +287,28 @@ void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted) {
 }
 
 void KvBooks::commit_part(const KvPlan::Part& part, std::span<const BlockId> blocks,
-                          Position accepted, int32_t group, KvSequence& sequence) {
-  BlockPool& blocks_pool = pools_[static_cast<size_t>(group)];
-  std::vector<BlockId>& table = sequence.tables[static_cast<size_t>(group)];
+                          Position accepted, int32_t group, KvSequence::Table& table) {
   const auto kept = static_cast<size_t>(part.kept_blocks);
-  size_t used = kept;
-  if (accepted != kRejected) {
-    used = static_cast<size_t>(blocks_for(accepted));
-    for (const BlockId block : std::span(table).subspan(kept)) blocks_pool.release(block);
-    table.resize(kept);
-    table.insert(table.end(), blocks.begin() + part.kept_blocks,
-                 blocks.begin() + static_cast<std::ptrdiff_t>(used));
-  }
-  for (const BlockId block : blocks.subspan(used)) blocks_pool.release(block);
+  if (accepted == kRejected) return release(group, blocks.subspan(kept));
+  const auto used = static_cast<size_t>(blocks_for(accepted) - part.first_block);
+  release(group, blocks.subspan(used));
+  release(group, std::span(table.blocks).subspan(kept));
+  table.blocks.resize(kept);
+  table.blocks.insert(table.blocks.end(), blocks.begin() + part.kept_blocks,
+                      blocks.begin() + static_cast<std::ptrdiff_t>(used));
+  table.first_position = part.first_position;
+  leave_behind(group, accepted, table);
+}
+
+// Gives up the blocks that hold nothing a query at `length` or later sees.
+void KvBooks::leave_behind(int32_t group, Position length, KvSequence::Table& table) {
+  const WindowPolicy policy = options_.groups[static_cast<size_t>(group)].policy;
+  const int32_t first_block = first_visible(length, policy) / options_.block_size;
+  const int32_t num_left = first_block - table.first_position / options_.block_size;
+  if (num_left <= 0) return;
+  release(group, std::span(table.blocks).first(static_cast<size_t>(num_left)));
+  table.blocks.erase(table.blocks.begin(), table.blocks.begin() + num_left);
+  table.first_position = first_block * options_.block_size;
 }
 
 void KvBooks::abort(KvPlan& plan) {
@@ -271,10 +327,14 @@ void KvBooks::check_invariants() const {
   for (int32_t group = 0; group < num_groups(); ++group) {
     std::vector<int32_t> owners(static_cast<size_t>(pool(group).total()), 0);
     for (const auto& [id, sequence] : sequences_) {
-      const std::vector<BlockId>& table = sequence->tables[static_cast<size_t>(group)];
+      const KvSequence::Table& table = sequence->tables[static_cast<size_t>(group)];
+      const WindowPolicy policy = options_.groups[static_cast<size_t>(group)].policy;
       CHORUS_CHECK(sequence->length >= 0 && sequence->length <= options_.max_sequence_tokens);
-      CHORUS_CHECK_EQ(table.size(), static_cast<size_t>(blocks_for(sequence->length)));
-      for (const BlockId block : table) ++owners[static_cast<size_t>(block)];
+      CHORUS_CHECK_GE(table.first_position, 0);
+      CHORUS_CHECK_LE(table.first_position, first_visible(sequence->length, policy));
+      CHORUS_CHECK_EQ(static_cast<int32_t>(table.blocks.size()),
+                      blocks_for(sequence->length) - table.first_position / options_.block_size);
+      for (const BlockId block : table.blocks) ++owners[static_cast<size_t>(block)];
     }
     pool(group).check_invariants(owners);
     CHORUS_CHECK_GE(peaks_[static_cast<size_t>(group)], pool(group).used());

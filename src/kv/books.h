@@ -15,12 +15,12 @@
 namespace chorus {
 
 struct KvGroupOptions {
-  WindowPolicy policy;  // windowed groups hold full history as yet
+  WindowPolicy policy;
   int32_t num_blocks = 0;
 };
 
 struct KvOptions {
-  int32_t block_size = 16;          // see is_block_size
+  int32_t block_size = 16;          // any; which are offered is the backend's to say
   int32_t max_sequence_tokens = 0;  // longest sequence
   std::vector<KvGroupOptions> groups;
 };
@@ -49,10 +49,15 @@ struct KvGroupUsage {
 // In place of an accepted length: the sequence stands as it stood before the step.
 inline constexpr Position kRejected = -1;
 
-// One sequence of KvBooks; its blocks cover [0, length) exactly.
+// One sequence of KvBooks. The blocks of a table cover [first_position, length) exactly; blocks
+// before them have been given back.
 struct KvSequence {
+  struct Table {
+    Position first_position = 0;
+    std::vector<BlockId> blocks;  // the first one holds first_position
+  };
   Position length = 0;
-  std::vector<std::vector<BlockId>> tables;  // [group][block index]
+  std::vector<Table> tables;  // [group]
 };
 
 // What a step may write and read. Filled by KvBooks::plan, ended by commit or abort, and then ready
@@ -62,8 +67,9 @@ class KvPlan {
   int32_t num_demands() const { return static_cast<int32_t>(demands_.size()); }
   const KvDemand& demand(int32_t index) const { return demands_[static_cast<size_t>(index)]; }
 
-  // The blocks that hold positions [0, start + count) of a demand's sequence during the step.
-  std::span<const BlockId> table(int32_t demand, int32_t group) const;
+  // The blocks that hold positions [first_position, start + count) of a demand's sequence during
+  // the step. Whatever its rows may see is there.
+  BlockTable table(int32_t demand, int32_t group) const;
   // Where a position is written. Requires: start <= position < start + count.
   CellId cell(int32_t demand, int32_t group, Position position) const;
   // To be made before the first row is written. No copy reads what another one writes.
@@ -71,8 +77,10 @@ class KvPlan {
 
  private:
   friend class KvBooks;
-  struct Part {               // one demand in one group
-    size_t begin = 0;         // of its table in blocks_
+  struct Part {        // one demand in one group
+    size_t begin = 0;  // of its table in blocks_
+    Position first_position = 0;
+    int32_t first_block = 0;
     int32_t kept_blocks = 0;  // at the front of the table: the sequence's own, written or not
     int32_t num_blocks = 0;   // of the whole table; those behind kept_blocks are new
   };
@@ -103,7 +111,14 @@ class KvPlan {
 // So a rewinding demand continues in new blocks, with the kept part of a partial block copied; a
 // demand that would write into a block with several owners copies it first.
 //
-// Invariants: a sequence of length n has exactly ceil(n / block_size) blocks in every group; a
+// In a group with a window, a commit gives up the blocks all of whose cells the window has left
+// behind: they are free when their last owner has left them. A sequence's first_position in a group
+// is the first position whose KV it still holds. It grows at commits, and falls only when the
+// sequence becomes empty. So a sequence may be rewound, or cloned, to every length whose next query
+// sees nothing before first_position in any group: see can_rewind.
+//
+// Invariants: in every group, a sequence of length n has exactly the blocks that hold
+// [first_position, n), and first_position <= max(0, n - window + 1); with full history it is 0. A
 // block's reference count is the number of tables that name it.
 // Thread: engine. plan, commit, truncate and close cost O(blocks named by the tables involved).
 // Misuse (unknown sequence, gap, stale plan) fails a CHECK.
@@ -120,17 +135,23 @@ class KvBooks {
   // An empty sequence. There is no limit on their number.
   SequenceId open();
   void close(SequenceId sequence);
-  // A new sequence that holds [0, upto) of `source`. It shares all blocks, a partial one included:
-  // the first write into that one copies it. Requires: 0 <= upto <= length.
+  // A new sequence that holds [0, upto) of `source`, as far as `source` holds it. It shares all
+  // blocks, a partial one included: the first write into that one copies it. Requires:
+  // can_rewind(source, upto).
   SequenceId clone(SequenceId source, Position upto);
-  // Requires: 0 <= length <= the sequence's.
+  // Requires: can_rewind(sequence, length).
   void truncate(SequenceId sequence, Position length);
   Position length(SequenceId sequence) const;
-  std::span<const BlockId> table(SequenceId sequence, int32_t group) const;
+  BlockTable table(SequenceId sequence, int32_t group) const;
+
+  // Whether the sequence may be made `length` tokens long: 0, or first_rewind to its own length.
+  bool can_rewind(SequenceId sequence, Position length) const;
+  // The shortest such length but 0. As long as no block has been left behind, it is 0.
+  Position first_rewind(SequenceId sequence) const;
   // Blocks that no other sequence holds: what close would free.
   int32_t exclusive_blocks(SequenceId sequence, int32_t group) const;
 
-  // At most one demand per sequence; 0 <= start <= length, count > 0, start + count <=
+  // At most one demand per sequence; can_rewind(sequence, start), count > 0, start + count <=
   // max_sequence_tokens. plan succeeds exactly when can_admit is true.
   bool can_admit(std::span<const KvDemand> demands) const { return !shortage(demands); }
   // The first group that has too few blocks, if any.
@@ -139,7 +160,8 @@ class KvBooks {
   bool plan(std::span<const KvDemand> demands, KvPlan& plan) const;
 
   // Ends a plan that has run. accepted[i] is the new length of demand i's sequence, in [start,
-  // start + count], or kRejected. Blocks wholly beyond it are given back.
+  // start + count], or kRejected. Blocks wholly beyond it are given back, and those that a window
+  // which ends there has left behind.
   void commit(KvPlan& plan, std::span<const Position> accepted);
   // Ends a plan that has run in part, or not at all.
   void abort(KvPlan& plan);
@@ -163,12 +185,16 @@ class KvBooks {
   SequenceId insert(KvSequence sequence);
   KvSequence make_sequence() const;
   int32_t blocks_for(Position length) const;
-  int32_t kept_blocks(const KvSequence& sequence, Position start, int32_t group) const;
+  Position first_rewind(const KvSequence& sequence) const;
+  bool can_rewind(const KvSequence& sequence, Position length) const;
+  KvPlan::Part make_part(const KvSequence& sequence, const KvDemand& demand, int32_t group) const;
   void check_demand(const KvSequence& sequence, const KvDemand& demand) const;
   void plan_part(const KvSequence& sequence, const KvDemand& demand, int32_t group,
                  KvPlan& plan) const;
   void commit_part(const KvPlan::Part& part, std::span<const BlockId> blocks, Position accepted,
-                   int32_t group, KvSequence& sequence);
+                   int32_t group, KvSequence::Table& table);
+  void leave_behind(int32_t group, Position length, KvSequence::Table& table);
+  void release(int32_t group, std::span<const BlockId> blocks);
   void check_current(const KvPlan& plan) const;
   void note_peak(int32_t group, int32_t extra_blocks);
 

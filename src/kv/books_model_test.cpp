@@ -1,248 +1,21 @@
-// Runs KvBooks beside a naive model under random and exhaustive schedules. The model simulates the
-// bytes: cells hold stamps, a step's copies and writes are applied to them, and after every event
-// each sequence must read back its own history.
+// Runs KvBooks beside the naive model of testing/simulation.h under random schedules, and through
+// the named regressions of windowed groups.
 #include <algorithm>
 #include <gtest/gtest.h>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
-#include "kv/books.h"
+#include "kv/testing/simulation.h"
 
 namespace chorus {
 namespace {
 
-using Stamp = uint64_t;
-
-// A block as the model sees it: an object that lives as long as somebody owns it.
-using ModelBlock = std::shared_ptr<int>;
-
-struct ModelSequence {
-  std::vector<Stamp> history;
-  std::vector<ModelBlock> blocks;
-};
-
-struct ModelDemand {
-  SequenceId sequence{};
-  Position start = 0;
-  int32_t count = 0;
-};
-
-class Simulation {
- public:
-  Simulation(int32_t block_size, std::vector<int32_t> num_blocks, int32_t max_tokens)
-      : block_size_(block_size), max_tokens_(max_tokens) {
-    KvOptions options{block_size, max_tokens, {}};
-    for (const int32_t count : num_blocks) {
-      options.groups.push_back({{}, count});
-      cells_.emplace_back(static_cast<size_t>(count * block_size), Stamp{0});
-    }
-    books_ = std::move(KvBooks::create(options)).value();
-  }
-
-  const std::map<SequenceId, ModelSequence>& sequences() const { return model_; }
-  int32_t max_tokens() const { return max_tokens_; }
-
-  SequenceId open() {
-    const SequenceId id = books_->open();
-    model_[id];
-    verify();
-    return id;
-  }
-
-  void close(SequenceId id) {
-    books_->close(id);
-    model_.erase(id);
-    verify();
-  }
-
-  void clone(SequenceId source, Position upto) {
-    const SequenceId id = books_->clone(source, upto);
-    const ModelSequence& from = model_[source];
-    model_[id] = {{from.history.begin(), from.history.begin() + upto},
-                  {from.blocks.begin(), from.blocks.begin() + blocks_for(upto)}};
-    verify();
-  }
-
-  void truncate(SequenceId id, Position length) {
-    books_->truncate(id, length);
-    model_[id].history.resize(static_cast<size_t>(length));
-    model_[id].blocks.resize(static_cast<size_t>(blocks_for(length)));
-    verify();
-  }
-
-  // One step. outcome(i) gives the accepted length of demand i, or kRejected; `aborted` undoes the
-  // step after `share` of its writes. Returns whether the step was admitted.
-  template <typename Outcome>
-  bool step(const std::vector<ModelDemand>& demands, bool aborted, double share, Outcome outcome) {
-    std::vector<KvDemand> kv_demands;
-    for (const ModelDemand& demand : demands) {
-      kv_demands.push_back({demand.sequence, demand.start, demand.count});
-    }
-    const bool expected = admits(demands);
-    EXPECT_EQ(books_->can_admit(kv_demands), expected);
-    EXPECT_EQ(books_->plan(kv_demands, plan_), expected);
-    if (!expected || testing::Test::HasFailure()) {
-      verify();
-      return false;
-    }
-    run_copies();
-    std::vector<std::vector<Stamp>> written = run_writes(demands, aborted ? share : 1.0);
-    verify_cells();  // nothing of the state before the step was written
-    if (aborted) {
-      books_->abort(plan_);
-      verify();
-      return true;
-    }
-    verify_reads(demands, written);
-    std::vector<Position> accepted;
-    for (size_t i = 0; i < demands.size(); ++i) accepted.push_back(outcome(i));
-    books_->commit(plan_, accepted);
-    commit_model(demands, written, accepted);
-    verify();
-    return true;
-  }
-
- private:
-  int32_t blocks_for(Position length) const { return (length + block_size_ - 1) / block_size_; }
-
-  // The blocks a demand goes on with, as the design words it: the full ones before start, and a
-  // partial one if it is appended to and owned alone.
-  int32_t kept(const ModelDemand& demand) const {
-    const ModelSequence& sequence = model_.at(demand.sequence);
-    const bool appends = demand.start == static_cast<Position>(sequence.history.size());
-    const bool partial = demand.start % block_size_ != 0;
-    const bool alone =
-        partial &&
-        sequence.blocks[static_cast<size_t>(demand.start / block_size_)].use_count() == 1;
-    return demand.start / block_size_ + (partial && appends && alone ? 1 : 0);
-  }
-
-  int32_t held_blocks() const {
-    std::set<const int*> distinct;
-    for (const auto& [id, sequence] : model_) {
-      for (const ModelBlock& block : sequence.blocks) distinct.insert(block.get());
-    }
-    return static_cast<int32_t>(distinct.size());
-  }
-
-  bool admits(const std::vector<ModelDemand>& demands) const {
-    int32_t needed = 0;
-    for (const ModelDemand& demand : demands) {
-      needed += blocks_for(demand.start + demand.count) - kept(demand);
-    }
-    for (const auto& cells : cells_) {
-      const auto total = static_cast<int32_t>(cells.size()) / block_size_;
-      if (needed > total - held_blocks()) return false;
-    }
-    return true;
-  }
-
-  void run_copies() {
-    for (const CellCopy& copy : plan_.copies()) {
-      std::vector<Stamp>& cells = cells_[static_cast<size_t>(copy.group)];
-      for (int32_t i = 0; i < copy.num_cells; ++i) {
-        cells[static_cast<size_t>(copy.to * block_size_ + i)] =
-            cells[static_cast<size_t>(copy.from * block_size_ + i)];
-      }
-    }
-  }
-
-  std::vector<std::vector<Stamp>> run_writes(const std::vector<ModelDemand>& demands,
-                                             double share) {
-    std::vector<std::vector<Stamp>> written(demands.size());
-    for (size_t i = 0; i < demands.size(); ++i) {
-      const auto count = static_cast<int32_t>(share * demands[i].count);
-      for (int32_t row = 0; row < count; ++row) {
-        written[i].push_back(++next_stamp_);
-        for (size_t group = 0; group < cells_.size(); ++group) {
-          const CellId cell = plan_.cell(static_cast<int32_t>(i), static_cast<int32_t>(group),
-                                         demands[i].start + row);
-          cells_[group][static_cast<size_t>(cell)] = next_stamp_;
-        }
-      }
-    }
-    return written;
-  }
-
-  // During the step the plan's tables read the kept history and then what the step wrote.
-  void verify_reads(const std::vector<ModelDemand>& demands,
-                    const std::vector<std::vector<Stamp>>& written) const {
-    for (size_t i = 0; i < demands.size(); ++i) {
-      for (size_t group = 0; group < cells_.size(); ++group) {
-        const auto table = plan_.table(static_cast<int32_t>(i), static_cast<int32_t>(group));
-        const std::vector<Stamp>& history = model_.at(demands[i].sequence).history;
-        for (Position p = 0; p < demands[i].start + demands[i].count; ++p) {
-          const Stamp expected = p < demands[i].start
-                                     ? history[static_cast<size_t>(p)]
-                                     : written[i][static_cast<size_t>(p - demands[i].start)];
-          ASSERT_EQ(read(group, table, p), expected);
-        }
-      }
-    }
-  }
-
-  void commit_model(const std::vector<ModelDemand>& demands,
-                    const std::vector<std::vector<Stamp>>& written,
-                    const std::vector<Position>& accepted) {
-    std::vector<int32_t> kept_blocks;  // all by the state before the step
-    for (const ModelDemand& demand : demands) kept_blocks.push_back(kept(demand));
-    for (size_t i = 0; i < demands.size(); ++i) {
-      if (accepted[i] == kRejected) continue;
-      ModelSequence& sequence = model_[demands[i].sequence];
-      sequence.history.resize(static_cast<size_t>(demands[i].start));
-      sequence.history.insert(sequence.history.end(), written[i].begin(), written[i].end());
-      sequence.history.resize(static_cast<size_t>(accepted[i]));
-      sequence.blocks.resize(static_cast<size_t>(kept_blocks[i]));
-      while (static_cast<int32_t>(sequence.blocks.size()) < blocks_for(accepted[i])) {
-        sequence.blocks.push_back(std::make_shared<int>(0));
-      }
-    }
-  }
-
-  Stamp read(size_t group, std::span<const BlockId> table, Position position) const {
-    const BlockId block = table[static_cast<size_t>(position / block_size_)];
-    return cells_[group][static_cast<size_t>(block * block_size_ + position % block_size_)];
-  }
-
-  void verify_cells() const {
-    for (const auto& [id, sequence] : model_) {
-      ASSERT_EQ(books_->length(id), static_cast<Position>(sequence.history.size()));
-      for (size_t group = 0; group < cells_.size(); ++group) {
-        const auto table = books_->table(id, static_cast<int32_t>(group));
-        for (size_t p = 0; p < sequence.history.size(); ++p) {
-          ASSERT_EQ(read(group, table, static_cast<Position>(p)), sequence.history[p])
-              << "sequence " << static_cast<uint64_t>(id) << ", group " << group << ", position "
-              << p;
-        }
-      }
-    }
-  }
-
-  void verify() {
-    verify_cells();
-    books_->check_invariants();
-    for (size_t group = 0; group < cells_.size(); ++group) {
-      const KvGroupUsage usage = books_->usage(static_cast<int32_t>(group));
-      ASSERT_EQ(usage.blocks_total - usage.blocks_free, held_blocks());
-      // What is free may hold anything: poison it, so that a read of it is noticed.
-      for (const BlockId block : books_->free_blocks(static_cast<int32_t>(group))) {
-        std::fill_n(cells_[group].begin() + block * block_size_, block_size_, ~Stamp{0});
-      }
-    }
-  }
-
-  int32_t block_size_;
-  int32_t max_tokens_;
-  std::unique_ptr<KvBooks> books_;
-  KvPlan plan_;
-  std::map<SequenceId, ModelSequence> model_;
-  std::vector<std::vector<Stamp>> cells_;  // [group][cell]
-  Stamp next_stamp_ = 0;
-};
+using kv_testing::ModelDemand;
+using kv_testing::ModelGroup;
+using kv_testing::ModelSequence;
+using kv_testing::Simulation;
 
 class RandomSchedule {
  public:
@@ -256,10 +29,12 @@ class RandomSchedule {
       simulation_.close(any());
     } else if (kind == 2 && simulation_.sequences().size() < 7) {
       const SequenceId source = any();
-      simulation_.clone(source, up_to(length(source)));
+      const Position upto = rewound(source);
+      if (may_rewind(source, upto)) simulation_.clone(source, upto);
     } else if (kind == 3) {
       const SequenceId id = any();
-      simulation_.truncate(id, up_to(length(id)));
+      const Position to = rewound(id);
+      if (may_rewind(id, to)) simulation_.truncate(id, to);
     } else {
       step();
     }
@@ -267,8 +42,21 @@ class RandomSchedule {
 
   int admitted() const { return admitted_; }
   int refused() const { return refused_; }
+  int rewinds() const { return rewinds_; }
+  int refused_rewinds() const { return refused_rewinds_; }
 
  private:
+  // Anywhere, or not far back, where windows may allow it.
+  Position rewound(SequenceId id) {
+    const Position held = length(id);
+    return random_.below(2) == 0 ? up_to(held) : held - up_to(std::min(held, 20));
+  }
+  bool may_rewind(SequenceId id, Position to) {
+    const bool may = simulation_.can_rewind(id, to);
+    ++(may ? rewinds_ : refused_rewinds_);
+    return may;
+  }
+
   SequenceId any() {
     auto it = simulation_.sequences().begin();
     std::advance(it, static_cast<std::ptrdiff_t>(random_.below(simulation_.sequences().size())));
@@ -287,7 +75,8 @@ class RandomSchedule {
       if (random_.below(2) == 0) continue;
       const auto held = static_cast<Position>(sequence.history.size());
       // Rewinds to anywhere, 0 included; decodes; chunks.
-      const Position start = random_.below(3) == 0 ? up_to(held) : held;
+      Position start = random_.below(3) == 0 ? rewound(id) : held;
+      if (start < held && !may_rewind(id, start)) start = held;
       const int32_t room = simulation_.max_tokens() - start;
       if (room == 0) continue;
       const int32_t most = random_.below(2) == 0 ? 1 : std::min(room, 40);
@@ -308,145 +97,221 @@ class RandomSchedule {
   RandomStream random_;
   int admitted_ = 0;
   int refused_ = 0;
+  int rewinds_ = 0;
+  int refused_rewinds_ = 0;
 };
 
 TEST(KvBooksModel, RandomSchedules) {
   int admitted = 0;
   int refused = 0;
-  for (const int32_t block_size : {1, 16, 32, 64}) {
-    for (const size_t num_groups : {1u, 2u}) {
-      for (uint64_t seed = 1; seed <= 12; ++seed) {
+  int rewinds = 0;
+  int refused_rewinds = 0;
+  for (const int32_t block_size : {1, 2, 16, 32, 64}) {
+    for (const std::vector<int32_t>& windows : std::vector<std::vector<int32_t>>{
+             {0}, {0, 0}, {5}, {0, 20}, {3, 0, 33}, {64, 1, 17}, {2, 130, 200}}) {
+      for (uint64_t seed = 1; seed <= 2; ++seed) {
         SCOPED_TRACE("block size " + std::to_string(block_size) + ", groups " +
-                     std::to_string(num_groups) + ", seed " + std::to_string(seed));
-        // About three sequences of the longest kind fit, so that some steps are refused.
+                     std::to_string(windows.size()) + ", first window " +
+                     std::to_string(windows[0]) + ", seed " + std::to_string(seed));
+        // About two sequences of the longest kind fit, so that some steps are refused.
         const int32_t max_tokens = 130;
-        const int32_t num_blocks = 3 * max_tokens / block_size + 2;
-        std::vector<int32_t> pools(num_groups, num_blocks);
-        pools.back() += 1;
-        Simulation simulation(block_size, pools, max_tokens);
+        std::vector<ModelGroup> groups;
+        for (const int32_t window : windows) {
+          const auto least =
+              static_cast<int32_t>(smallest_pool({window}, block_size, max_tokens, 40));
+          groups.push_back({window, 2 * least + static_cast<int32_t>(groups.size())});
+        }
+        Simulation simulation(block_size, groups, max_tokens);
         RandomSchedule schedule(simulation, seed);
-        for (int event = 0; event < 250; ++event) {
+        for (int event = 0; event < 120; ++event) {
           schedule.event();
           ASSERT_FALSE(testing::Test::HasFailure()) << "event " << event;
         }
         admitted += schedule.admitted();
         refused += schedule.refused();
+        rewinds += schedule.rewinds();
+        refused_rewinds += schedule.refused_rewinds();
       }
     }
   }
   // The schedules reach both outcomes.
-  EXPECT_GT(admitted, 5000);
-  EXPECT_GT(refused, 500);
+  EXPECT_GT(admitted, 2000);
+  EXPECT_GT(refused, 300);
+  EXPECT_GT(rewinds, 1500);
+  EXPECT_GT(refused_rewinds, 500);
 }
 
-// Every schedule of `depth` events over a pool of up to 4 blocks and up to 2 sequences.
-class Exhaustive {
- public:
-  Exhaustive(int32_t block_size, int32_t num_blocks)
-      : block_size_(block_size), num_blocks_(num_blocks) {}
+// ---- Named regressions ----
 
-  int64_t run(int depth) {
-    std::vector<size_t> choices;
-    do {
-      replay(choices, depth);
-      ++schedules_;
-    } while (advance(choices) && !testing::Test::HasFailure());
-    return schedules_;
+class Windows : public testing::Test {
+ protected:
+  void start(int32_t block_size, int32_t window, int32_t num_blocks, int32_t max_tokens = 9000) {
+    simulation_ = std::make_unique<Simulation>(
+        block_size, std::vector<ModelGroup>{{window, num_blocks}}, max_tokens);
+    sequence_ = simulation_->open();
   }
-
- private:
-  struct Choice {
-    int kind = 0;  // 0 open, 1 close, 2 clone, 3 truncate, 4 step, 5 step of both
-    SequenceId sequence{};
-    Position at = 0;
-    int32_t count = 0;
-    int outcome = 0;  // 0 accepted, 1 rejected, 2 aborted
-  };
-
-  std::vector<Position> lengths_of_interest(Position length) const {
-    std::set<Position> all{0, length};
-    if (length > 0) all.insert(length - 1);
-    if (length > block_size_) all.insert(block_size_);
-    return {all.begin(), all.end()};
+  // Everything that a step reads, and the bytes behind it, are checked by the simulation.
+  bool append(int32_t count) {
+    const auto length = static_cast<Position>(simulation_->history(sequence_).size());
+    return rewind(length, count);
   }
-
-  std::vector<Choice> choices_in(const Simulation& simulation) const {
-    std::vector<Choice> all;
-    const auto& sequences = simulation.sequences();
-    if (sequences.size() < 2) all.push_back({0, {}, 0, 0, 0});
-    for (const auto& [id, sequence] : sequences) {
-      all.push_back({1, id, 0, 0, 0});
-      const auto length = static_cast<Position>(sequence.history.size());
-      for (const Position at : lengths_of_interest(length)) {
-        if (sequences.size() < 2) all.push_back({2, id, at, 0, 0});
-        for (int outcome = 0; outcome < 3; ++outcome) {
-          all.push_back({4, id, at, block_size_ == 1 ? 2 : block_size_ + 1, outcome});
-        }
+  bool rewind(Position start, int32_t count) {
+    return simulation_->step({{sequence_, start, count}}, false, 1.0,
+                             [&](size_t) { return start + count; });
+  }
+  // Grows the sequence in steps of `step`, then rewinds it to each length that is legal, with a
+  // token more each time. Returns which were.
+  std::vector<bool> rewinds(Position length, int32_t step, const std::vector<Position>& to) {
+    for (Position at = 0; at < length; at += step) append(std::min(step, length - at));
+    std::vector<bool> legal;
+    for (const Position each : to) {
+      legal.push_back(simulation_->books().can_rewind(sequence_, each));
+      EXPECT_EQ(legal.back(), simulation_->can_rewind(sequence_, each));
+      if (legal.back()) {
+        EXPECT_TRUE(rewind(each, 1));
       }
-      if (length > 1) all.push_back({3, id, length - 1, 0, 0});
     }
-    if (sequences.size() == 2) all.push_back({5, {}, 0, 1, 0});
-    return all;
+    return legal;
   }
 
-  static void apply(Simulation& simulation, const Choice& choice) {
-    if (choice.kind == 0) {
-      simulation.open();
-    } else if (choice.kind == 1) {
-      simulation.close(choice.sequence);
-    } else if (choice.kind == 2) {
-      simulation.clone(choice.sequence, choice.at);
-    } else if (choice.kind == 3) {
-      simulation.truncate(choice.sequence, choice.at);
-    } else {
-      std::vector<ModelDemand> demands{{choice.sequence, choice.at, choice.count}};
-      if (choice.kind == 5) {
-        demands.clear();
-        for (const auto& [id, sequence] : simulation.sequences()) {
-          demands.push_back({id, static_cast<Position>(sequence.history.size()), 1});
-        }
-      }
-      simulation.step(demands, choice.outcome == 2, 0.5, [&](size_t i) {
-        return choice.outcome == 1 ? kRejected : demands[i].start + demands[i].count;
-      });
-    }
-  }
-
-  // Follows `path`, then always takes the first choice; path becomes what was taken.
-  void replay(std::vector<size_t>& path, int depth) {
-    Simulation simulation(block_size_, {num_blocks_}, num_blocks_ * block_size_ * depth + 100);
-    limits_.clear();
-    for (int level = 0; level < depth; ++level) {
-      const std::vector<Choice> all = choices_in(simulation);
-      if (path.size() == static_cast<size_t>(level)) path.push_back(0);
-      limits_.push_back(all.size());
-      apply(simulation, all[path[static_cast<size_t>(level)]]);
-    }
-  }
-
-  bool advance(std::vector<size_t>& path) const {
-    while (!path.empty()) {
-      if (++path.back() < limits_[path.size() - 1]) return true;
-      path.pop_back();
-    }
-    return false;
-  }
-
-  int32_t block_size_;
-  int32_t num_blocks_;
-  int64_t schedules_ = 0;
-  std::vector<size_t> limits_;
+  std::unique_ptr<Simulation> simulation_;
+  SequenceId sequence_{};
 };
 
-TEST(KvBooksModel, EveryScheduleOfSmallPools) {
-  for (const int32_t block_size : {1, 16}) {
-    for (int32_t num_blocks = 1; num_blocks <= 4; ++num_blocks) {
-      SCOPED_TRACE("block size " + std::to_string(block_size) + ", blocks " +
-                   std::to_string(num_blocks));
-      EXPECT_GT(Exhaustive(block_size, num_blocks).run(5), 1000);
-      ASSERT_FALSE(testing::Test::HasFailure());
+// D1: a bound of length - window let rewinds read rows that were gone. Its four cases, (window,
+// widest write, length): with one cell to a block all must be refused; with larger blocks those are
+// right whose keys are all still held.
+TEST_F(Windows, D1RewindsReadOnlyWhatIsHeld) {
+  const std::vector<bool> refused{false};
+  for (const int32_t block_size : {1, 2}) {
+    start(block_size, 4, 40);
+    EXPECT_EQ(rewinds(10, 4, {6, 2}), (std::vector<bool>{false, false}));
+    start(block_size, 4, 40);
+    EXPECT_EQ(rewinds(10, 2, {6}), refused);
+  }
+  for (const int32_t block_size : {16, 64}) {
+    start(block_size, 4, 40);
+    EXPECT_EQ(rewinds(10, 4, {6, 2}), (std::vector<bool>{true, true}));
+    start(block_size, 4, 40);
+    EXPECT_EQ(rewinds(10, 2, {6}), (std::vector<bool>{true}));
+  }
+  start(1, 2048, 2600);
+  EXPECT_EQ(rewinds(8000, 512, {5952, 7999, 8000}), (std::vector<bool>{false, false, true}));
+  start(64, 2048, 50);
+  EXPECT_EQ(rewinds(8000, 512, {5952, 7998, 7999}), (std::vector<bool>{false, false, true}));
+}
+
+// A rewind does not lower the mark of what has been written: two in a row are judged by what is
+// held.
+TEST_F(Windows, D1TwoRewindsInARow) {
+  start(2, 4, 40);
+  EXPECT_EQ(rewinds(11, 4, {11, 10, 9, 6}), (std::vector<bool>{true, false, false, false}));
+  start(16, 20, 40);
+  // 50 - 19 = 31 lies in the second block, so the first one is gone: 16 + 19 = 35 is the shortest.
+  EXPECT_EQ(rewinds(50, 4, {40, 35, 34}), (std::vector<bool>{true, true, false}));
+}
+
+// As long as no block has been left behind, every rewind is accepted.
+TEST_F(Windows, NothingIsRefusedWhileEverythingIsHeld) {
+  start(16, 20, 40);
+  ASSERT_TRUE(append(34));
+  for (Position to = 34; to >= 0; --to) {
+    EXPECT_TRUE(simulation_->books().can_rewind(sequence_, to));
+  }
+  ASSERT_TRUE(append(1));
+  EXPECT_EQ(simulation_->books().first_rewind(sequence_), 35);
+}
+
+TEST_F(Windows, AnEmptySequenceIsAsANewOne) {
+  start(1, 3, 20);
+  ASSERT_TRUE(append(12));
+  EXPECT_EQ(simulation_->books().usage(0).blocks_free, 18);
+  ASSERT_TRUE(rewind(0, 5));
+  EXPECT_EQ(simulation_->books().table(sequence_, 0).first_position, 3);
+  simulation_->truncate(sequence_, 0);
+  EXPECT_EQ(simulation_->books().usage(0).blocks_free, 20);
+  ASSERT_TRUE(append(2));
+  EXPECT_EQ(simulation_->books().first_rewind(sequence_), 0);
+}
+
+// A block that others still see stays until the last of them has left it.
+TEST_F(Windows, ABlockIsFreeWhenItsLastOwnerHasLeftIt) {
+  start(16, 8, 20);
+  ASSERT_TRUE(append(16));
+  simulation_->clone(sequence_, 16);
+  ASSERT_TRUE(append(8));
+  EXPECT_EQ(simulation_->books().table(sequence_, 0).first_position, 16);
+  EXPECT_EQ(simulation_->books().usage(0).blocks_free, 18);
+  sequence_ = simulation_->sequences().rbegin()->first;
+  ASSERT_TRUE(append(6));
+  EXPECT_EQ(simulation_->books().usage(0).blocks_free, 17);
+  ASSERT_TRUE(append(1));
+  EXPECT_EQ(simulation_->books().usage(0).blocks_free, 18);
+}
+
+// D2: a step may be wider than the window; every query of it finds its keys, in the smallest pool.
+TEST_F(Windows, D2ChunksWiderThanTheWindow) {
+  for (const int32_t block_size : {1, 16, 64}) {
+    for (const int32_t chunk : {16, 17, 18, 24, 32, 50}) {
+      SCOPED_TRACE("block size " + std::to_string(block_size) + ", chunk " + std::to_string(chunk));
+      const auto pool = static_cast<int32_t>(smallest_pool({16}, block_size, 128, chunk));
+      start(block_size, 16, pool, 128);
+      for (Position at = 0; at < 128; at += chunk) {
+        ASSERT_TRUE(append(std::min(chunk, 128 - at)));
+      }
     }
   }
+}
+
+// The smallest pool serves a lone sequence whatever it does; two blocks less do not.
+TEST_F(Windows, TheSmallestPoolIsEnoughAndNotMuchMore) {
+  RandomStream random(5);
+  for (const int32_t block_size : {1, 2, 16}) {
+    for (const int32_t window : {1, 2, 7, 16, 33}) {
+      for (const int32_t widest : {1, 5, 16, 40}) {
+        SCOPED_TRACE("block size " + std::to_string(block_size) + ", window " +
+                     std::to_string(window) + ", widest " + std::to_string(widest));
+        const auto pool = static_cast<int32_t>(smallest_pool({window}, block_size, 150, widest));
+        const auto fits = [&](int32_t num_blocks) {
+          start(block_size, window, num_blocks, 150);
+          for (int event = 0; event < 120; ++event) {
+            const auto length = static_cast<Position>(simulation_->history(sequence_).size());
+            const Position to =
+                length -
+                static_cast<Position>(random.below(1 + static_cast<uint64_t>(std::min(length, 4))));
+            if (random.below(8) == 0 && simulation_->can_rewind(sequence_, to)) {
+              simulation_->truncate(sequence_, to);
+            }
+            const int32_t room = 150 - static_cast<int32_t>(simulation_->history(sequence_).size());
+            const auto some = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(widest)));
+            const int32_t count = std::min(random.below(2) == 0 ? widest : some, room);
+            if (count == 0) break;
+            if (!append(count)) return false;
+          }
+          return true;
+        };
+        bool smaller_fits = true;
+        for (int round = 0; round < 12; ++round) {
+          ASSERT_TRUE(fits(pool));
+          smaller_fits = smaller_fits && pool > 2 && fits(pool - 2);
+        }
+        ASSERT_FALSE(smaller_fits);
+      }
+    }
+  }
+}
+
+// D14: nothing is shared between two sets of books.
+TEST_F(Windows, D14TwoBooksKnowNothingOfEachOther) {
+  start(16, 8, 4);
+  Simulation other(1, {{0, 9}, {3, 5}}, 50);
+  const SequenceId same = other.open();
+  ASSERT_TRUE(append(40));
+  EXPECT_TRUE(other.step({{same, 0, 5}}, false, 1.0, [](size_t) { return 5; }));
+  EXPECT_EQ(simulation_->books().length(sequence_), 40);
+  EXPECT_EQ(other.books().usage(0).blocks_free, 4);
+  simulation_->close(sequence_);
+  EXPECT_EQ(other.books().length(same), 5);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // The words in which KV bookkeeping speaks: ids, layer groups, demands. Integers only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 
 namespace chorus {
 
@@ -27,9 +29,38 @@ struct WindowPolicy {
   friend bool operator==(const WindowPolicy&, const WindowPolicy&) = default;
 };
 
-// Whether a block size is one of the offered ones: 1, 16, 32 or 64 cells.
+// The first key that a query at `position` sees.
+constexpr Position first_visible(Position position, WindowPolicy policy) {
+  return policy.window == 0 ? 0 : std::max<Position>(0, position - policy.window + 1);
+}
+
+// Where one sequence's cells of one layer group lie. Position p is in
+// blocks[p / block_size - first_block], at place p % block_size.
+struct BlockTable {
+  Position first_position = 0;      // the first position whose KV is held
+  int32_t first_block = 0;          // first_position / block_size
+  std::span<const BlockId> blocks;  // in order of position; memory of whoever made the table
+};
+
+// Whether a block size is one that backends offer: 1, 16, 32 or 64 cells.
 constexpr bool is_block_size(int32_t cells) {
   return cells == 1 || cells == 16 || cells == 32 || cells == 64;
+}
+
+// The most blocks that `count` consecutive positions can touch. Requires: count >= 1.
+constexpr int64_t touched_blocks(int64_t count, int32_t block_size) {
+  return (count - 1 + block_size - 1) / block_size + 1;
+}
+
+// The blocks with which a group can always run a sequence that is alone in the pool, in steps of at
+// most max_step_tokens (rewinds truncated first). With a window: what one step may touch, and a
+// copy of a partial block that others hold as well.
+constexpr int64_t smallest_pool(WindowPolicy policy, int32_t block_size,
+                                int32_t max_sequence_tokens, int32_t max_step_tokens) {
+  const int64_t whole = (int64_t{max_sequence_tokens} + block_size - 1) / block_size;
+  if (policy.window == 0) return whole;
+  const int64_t seen = int64_t{policy.window} + max_step_tokens - 1;
+  return std::min(whole, touched_blocks(seen, block_size)) + 1;
 }
 
 // "Copy the first `num_cells` cells of block `from` to block `to` in layer group `group`", for all

@@ -50,6 +50,17 @@ int64_t Rig::blocks_held() const {
   return held;
 }
 
+bool Rig::may_rewind(Position longest, Position length) const {
+  const ModuleInfo& info = module_->info();
+  return length == 0 ||
+         std::all_of(info.groups.begin(), info.groups.end(), [&](const LayerGroupInfo& group) {
+           const int32_t window = group.policy.window;
+           if (window == 0 || longest < window) return true;
+           const Position first_seen = longest - window + 1;
+           return first_seen - first_seen % info.block_size <= std::max(0, length - window + 1);
+         });
+}
+
 BatchInput make_input(SessionId session, const Tokens& tokens, Position position,
                       bool produce_output) {
   BatchInput input;
@@ -171,8 +182,14 @@ TEST_P(ExecutorContract, RewindReplacesTheTail) {
   const Tokens other = text(2, 20);
   Solo solo(GetParam());
   step({make_input(session, tokens, 0)});
-  for (const Position kept : {49, 33, 32, 31, 16, 1, 0}) {
+  for (const Position kept : {49, 48, 40, 33, 32, 31, 16, 1, 0}) {
     const BatchOutput output = step({make_input(session, other, kept, true)});
+    if (!rig_->may_rewind(50, kept)) {
+      EXPECT_EQ(output.inputs[0].status.code(), Code::kInvalidArgument) << "kept " << kept;
+      EXPECT_EQ(output.inputs[0].status.field(), "position");
+      EXPECT_EQ(length(session), 50);
+      continue;
+    }
     EXPECT_EQ(length(session), kept + 20);
     EXPECT_EQ(sampled_bits(output, 0),
               solo.sample(joined(first(tokens, static_cast<size_t>(kept)), other), greedy()))
@@ -197,31 +214,42 @@ TEST_P(ExecutorContract, RewindToZeroKeepsTheSession) {
 TEST_P(ExecutorContract, TruncateIsAChangeOfItsOwn) {
   start();
   const SessionId session = open_greedy();
-  const Tokens tokens = text(1, 40);
+  const Tokens tokens = text(1, 47);
   step({make_input(session, tokens, 0)});
-  EXPECT_EQ(executor().truncate(session, 41).field(), "length");
+  EXPECT_EQ(executor().truncate(session, 48).field(), "length");
   EXPECT_EQ(executor().truncate(session, -1).field(), "length");
   EXPECT_EQ(executor().truncate(SessionId{99}, 0).code(), Code::kNotFound);
-  EXPECT_TRUE(executor().truncate(session, 19).ok());
-  rig_->poison_free_blocks();
-  const BatchOutput output = step({make_input(session, {1}, 19, true)});
-  EXPECT_EQ(sampled_bits(output, 0),
-            Solo(GetParam()).sample(joined(first(tokens, 19), {1}), greedy()));
+  for (const Position kept : {42, 19}) {
+    const Status status = executor().truncate(session, kept);
+    if (!rig_->may_rewind(47, kept)) {
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_EQ(status.field(), "length");
+      continue;
+    }
+    EXPECT_TRUE(status.ok());
+    rig_->poison_free_blocks();
+    const BatchOutput output = step({make_input(session, {1}, kept, true)});
+    EXPECT_EQ(
+        sampled_bits(output, 0),
+        Solo(GetParam()).sample(joined(first(tokens, static_cast<size_t>(kept)), {1}), greedy()));
+  }
+  EXPECT_LE(length(session), 43);
 }
 
 TEST_P(ExecutorContract, ReleaseGivesTheBlocksBackAndKeepsTheSession) {
   start();
   const SessionId session = open_greedy();
-  const Tokens tokens = text(1, 40);
+  const Tokens tokens = text(1, 48);
   const int32_t free = executor().available_blocks(0);
   step({make_input(session, tokens, 0)});
-  const Result<SessionId> clone = executor().clone(session, 32);
+  const Result<SessionId> clone = executor().clone(session, 48);
   ASSERT_TRUE(clone.ok());
+  step({make_input(session, {1}, 48)});
   EXPECT_GT(executor().releasable_blocks(session), 0);
   EXPECT_EQ(executor().releasable_blocks(*clone), 0) << "the source holds them too";
   EXPECT_TRUE(executor().release(session).ok());
   EXPECT_EQ(length(session), 0);
-  EXPECT_EQ(executor().available_blocks(0), free - 2);
+  EXPECT_EQ(executor().available_blocks(0), free - window_blocks(0, 48));
   EXPECT_GT(executor().releasable_blocks(*clone), 0);
   executor().close(*clone);
   EXPECT_EQ(executor().available_blocks(0), free);
@@ -291,6 +319,11 @@ TEST_P(ExecutorContract, ACloneSharesAPrefixAndThenDiverges) {
   Solo solo(GetParam());
   for (const Position upto : {40, 39, 32, 17, 1}) {
     const Result<SessionId> clone = executor().clone(source, upto);
+    if (!rig_->may_rewind(42, upto)) {
+      EXPECT_EQ(clone.status().code(), Code::kInvalidArgument);
+      EXPECT_EQ(clone.status().field(), "upto");
+      continue;
+    }
     ASSERT_TRUE(clone.ok());
     EXPECT_EQ(rig_->blocks_held(), held);
     EXPECT_EQ(length(*clone), upto);
@@ -484,16 +517,53 @@ TEST_P(ExecutorContract, ARewindBesideABadInput) {
   start();
   const SessionId a = open_greedy();
   const SessionId b = open_greedy();
-  const Tokens tokens = text(1, 40);
+  const Tokens tokens = text(1, 47);
   step({make_input(a, tokens, 0), make_input(b, text(2, 10), 0)});
-  const BatchOutput output = step({make_input(a, {1, 2}, 20, true), make_input(b, {1}, 11)});
+  const BatchOutput output = step({make_input(a, {1, 2}, 42, true), make_input(b, {1}, 11)});
   EXPECT_EQ(output.inputs[1].status.field(), "position");
-  EXPECT_EQ(length(a), 22);
+  EXPECT_EQ(length(a), 44);
   EXPECT_EQ(length(b), 10);
   EXPECT_EQ(sampled_bits(output, 0),
-            Solo(GetParam()).sample(joined(first(tokens, 20), {1, 2}), greedy()));
+            Solo(GetParam()).sample(joined(first(tokens, 42), {1, 2}), greedy()));
 }
 
+// D11: chunks of one session that are not adjacent in the step, together wider than any window.
+TEST_P(ExecutorContract, ChunksOfTwoSessionsInterleave) {
+  start();
+  Solo solo(GetParam());
+  const SessionId a = open_greedy();
+  const SessionId b = open_greedy();
+  auto tokens_a = std::make_shared<Tokens>(text(1, 90));
+  auto tokens_b = std::make_shared<Tokens>(text(2, 90));
+  for (int32_t at = 0; at < 90; at += 30) {
+    const BatchOutput output = step(
+        {make_slice(a, tokens_a, at, 13, false), make_slice(b, tokens_b, at, 11, false),
+         make_slice(a, tokens_a, at + 13, 17, true), make_slice(b, tokens_b, at + 11, 19, true)});
+    rig_->poison_free_blocks();
+    const auto held = static_cast<size_t>(at + 30);
+    EXPECT_EQ(sampled_bits(output, 2), solo.sample(first(*tokens_a, held), greedy()));
+    EXPECT_EQ(sampled_bits(output, 3), solo.sample(first(*tokens_b, held), greedy()));
+  }
+}
+
+// A window leaves whole blocks behind; they are free at the commit that does so.
+TEST_P(ExecutorContract, WhatAWindowLeavesBehindIsFree) {
+  start();
+  const SessionId session = open_greedy();
+  const Tokens tokens = text(1, 100);
+  for (Position at = 0; at < 100; at += 20) {
+    step({make_input(session, Tokens(tokens.begin() + at, tokens.begin() + at + 20), at)});
+    const std::vector<GroupUsage> groups = executor().usage().groups;
+    for (size_t group = 0; group < groups.size(); ++group) {
+      EXPECT_EQ(groups[group].blocks_total - groups[group].blocks_free,
+                window_blocks(group, at + 20));
+    }
+  }
+  executor().close(session);
+  EXPECT_EQ(rig_->blocks_held(), 0);
+}
+
+// D10: also after some of the step's slices have run.
 TEST_P(ExecutorContract, AnAbortedStepChangesNothing) {
   start();
   Solo solo(GetParam());
@@ -504,11 +574,11 @@ TEST_P(ExecutorContract, AnAbortedStepChangesNothing) {
     const SessionId rewound = open_greedy();
     const SessionId fresh = open_greedy();
     step({make_input(rewound, tokens, 0)});
-    const SessionId clone = *executor().clone(rewound, 50);
+    const SessionId clone = *executor().clone(rewound, 58);
     const int64_t held = rig_->blocks_held();
-    const std::vector<BatchInput> batch{make_input(rewound, text(2, 30), 21, true),
+    const std::vector<BatchInput> batch{make_input(rewound, text(2, 30), 57, true),
                                         make_input(fresh, text(3, 30), 0, true),
-                                        make_input(clone, text(4, 10), 50)};
+                                        make_input(clone, text(4, 10), 58)};
     rig_->module().set_faults(faults);
     BatchOutput output;
     EXPECT_EQ(executor().execute(batch, output).code(), Code::kInternal);
@@ -517,13 +587,13 @@ TEST_P(ExecutorContract, AnAbortedStepChangesNothing) {
     EXPECT_EQ(rig_->blocks_held(), held);
     EXPECT_EQ(length(rewound), 60);
     EXPECT_EQ(length(fresh), 0);
-    EXPECT_EQ(length(clone), 50);
+    EXPECT_EQ(length(clone), 58);
     rig_->poison_free_blocks();
     output = step({make_input(rewound, {5}, 60, true)});
     EXPECT_EQ(sampled_bits(output, 0), solo.sample(joined(tokens, {5}), greedy()));
     output = step(batch);
     EXPECT_EQ(sampled_bits(output, 0),
-              solo.sample(joined(first(tokens, 21), text(2, 30)), greedy()));
+              solo.sample(joined(first(tokens, 57), text(2, 30)), greedy()));
     EXPECT_EQ(sampled_bits(output, 1), solo.sample(text(3, 30), greedy()));
     for (const SessionId session : {rewound, fresh, clone}) executor().close(session);
     EXPECT_EQ(rig_->blocks_held(), 0);

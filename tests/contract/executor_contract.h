@@ -5,6 +5,7 @@
 // linked with the sources of this folder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <gtest/gtest.h>
@@ -37,6 +38,7 @@ struct ContractSubject {
   std::function<Result<std::unique_ptr<SessionExecutor>>(Module&, const SessionExecutorOptions&)>
       make_executor;
   int num_schedules = 10;  // random schedules for each setting
+  bool has_window = false;
 };
 
 inline void PrintTo(const ContractSubject& subject, std::ostream* stream) {
@@ -56,6 +58,10 @@ class Rig {
   // Overwrites every cell of every free block, so that stale data cannot be read unnoticed.
   void poison_free_blocks();
   int64_t blocks_held() const;
+  // By the tests' own reckoning: whether a session may be made `length` tokens long whose longest
+  // history, since it was last empty, was `longest` tokens. At that length the windows left whole
+  // blocks behind; the token behind the shorter history must see none of them.
+  bool may_rewind(Position longest, Position length) const;
 
  private:
   std::unique_ptr<Module> module_;
@@ -127,6 +133,12 @@ class ExecutorContract : public testing::TestWithParam<ContractSubject> {
     return output;
   }
   Status step_alone(const BatchInput& input) { return step({input}).inputs[0].status; }
+  // The blocks of 16 cells that a session of `length` tokens holds of a group.
+  int32_t window_blocks(size_t group, Position length) {
+    const int32_t window = executor().usage().groups[group].window;
+    const Position seen = window == 0 ? 0 : std::max(0, length - window + 1);
+    return (length + 15) / 16 - seen / 16;
+  }
   Position length(SessionId session) { return *executor().length(session); }
   ScoreBits sampled_bits(const BatchOutput& output, size_t input) {
     EXPECT_EQ(output.inputs[input].sampled_count, 1);

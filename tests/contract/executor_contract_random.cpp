@@ -51,6 +51,7 @@ class Schedule {
   int compared() const { return compared_; }
   int aborted() const { return aborted_; }
   int refused() const { return refused_; }
+  int refused_rewinds() const { return refused_rewinds_; }
 
  private:
   static constexpr int32_t kMaxTokens = 100;
@@ -58,6 +59,7 @@ class Schedule {
   struct Session {
     SessionId id{};
     Tokens history;
+    Position longest = 0;  // since it was last empty
     SamplingParams policy;
     Position length() const { return static_cast<Position>(history.size()); }
   };
@@ -89,15 +91,15 @@ class Schedule {
     return params;
   }
 
-  void add(SessionId id, Tokens history) {
-    sessions_.push_back({id, std::move(history), policy()});
+  void add(SessionId id, Tokens history, Position longest) {
+    sessions_.push_back({id, std::move(history), longest, policy()});
     ASSERT_TRUE(rig_->set_sampling(id, sessions_.back().policy).ok());
   }
 
   void open() {
     const Result<SessionId> id = rig_->open({});
     ASSERT_EQ(id.ok(), static_cast<int32_t>(sessions_.size()) < shape_.max_sessions);
-    if (id.ok()) add(*id, {});
+    if (id.ok()) add(*id, {}, 0);
   }
 
   void close() {
@@ -108,24 +110,45 @@ class Schedule {
 
   void clone() {
     const Session& source = sessions_[any()];
-    const Position upto = up_to(source.length());
+    const Position upto = rewound(source);
     const Result<SessionId> id = rig_->clone(source.id, upto);
-    ASSERT_EQ(id.ok(), static_cast<int32_t>(sessions_.size()) < shape_.max_sessions);
-    if (id.ok()) add(*id, Tokens(source.history.begin(), source.history.begin() + upto));
+    const bool legal = rig_.may_rewind(source.longest, upto);
+    ASSERT_EQ(id.ok(), legal && static_cast<int32_t>(sessions_.size()) < shape_.max_sessions);
+    if (!legal) {
+      ++refused_rewinds_;
+      ASSERT_EQ(id.status().field(), "upto");
+    }
+    if (id.ok()) {
+      add(*id, Tokens(source.history.begin(), source.history.begin() + upto),
+          upto == 0 ? 0 : source.longest);
+    }
   }
 
   void truncate() {
     Session& session = sessions_[any()];
-    const Position length = up_to(session.length());
-    ASSERT_TRUE(rig_->truncate(session.id, length).ok());
+    const Position length = rewound(session);
+    const Status status = rig_->truncate(session.id, length);
+    ASSERT_EQ(status.ok(), rig_.may_rewind(session.longest, length)) << status.to_string();
+    if (!status.ok()) {
+      ++refused_rewinds_;
+      ASSERT_EQ(status.field(), "length");
+      return;
+    }
     session.history.resize(static_cast<size_t>(length));
+    if (length == 0) session.longest = 0;
+  }
+
+  // Anywhere, or not far back, where windows may allow it.
+  Position rewound(const Session& session) {
+    const Position length = session.length();
+    return random_.below(2) == 0 ? up_to(length) : length - up_to(std::min(length, 8));
   }
 
   // The inputs of one session: chunks of what it becomes; the last may ask for output.
   void add_inputs(size_t index, std::vector<std::vector<BatchInput>>& inputs,
                   std::vector<std::vector<Expectation>>& expected, std::vector<Tokens>& futures) {
     const Session& session = sessions_[index];
-    const Position start = random_.below(4) == 0 ? up_to(session.length()) : session.length();
+    const Position start = random_.below(4) == 0 ? rewound(session) : session.length();
     const int32_t room = kMaxTokens - start;
     if (room == 0) return;
     auto future =
@@ -145,7 +168,12 @@ class Schedule {
       expected[index].push_back({index, position, position + size, score_from, samples, false});
       position += size;
     }
-    if (random_.below(12) == 0) spoil(inputs[index], expected[index]);
+    if (!rig_.may_rewind(session.longest, start)) {
+      ++refused_rewinds_;
+      for (Expectation& each : expected[index]) each.bad = true;
+    } else if (random_.below(12) == 0) {
+      spoil(inputs[index], expected[index]);
+    }
   }
 
   // Makes one input of a session unacceptable; then none of the session's may count.
@@ -232,7 +260,12 @@ class Schedule {
       if (!expected[i].bad) compare(expected[i], output_.inputs[i], futures[expected[i].session]);
     }
     for (const Expectation& each : expected) {
-      if (!each.bad) sessions_[each.session].history = futures[each.session];
+      if (each.bad) continue;
+      Session& session = sessions_[each.session];
+      // The session's first input is the one that tells where it began.
+      if (each.start == 0) session.longest = 0;
+      session.history = futures[each.session];
+      session.longest = std::max(session.longest, session.length());
     }
   }
 
@@ -267,12 +300,14 @@ class Schedule {
   int compared_ = 0;
   int aborted_ = 0;
   int refused_ = 0;
+  int refused_rewinds_ = 0;
 };
 
 TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
   int compared = 0;
   int aborted = 0;
   int refused = 0;
+  int refused_rewinds = 0;
   for (const int32_t block_size : {1, 16, 32, 64}) {
     for (const int32_t chunk : {1, 7, 64, 512}) {
       for (int seed = 1; seed <= GetParam().num_schedules; ++seed) {
@@ -287,6 +322,7 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
         compared += schedule.compared();
         aborted += schedule.aborted();
         refused += schedule.refused();
+        refused_rewinds += schedule.refused_rewinds();
       }
     }
   }
@@ -294,6 +330,8 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
   EXPECT_GT(compared, 500 * GetParam().num_schedules);
   EXPECT_GT(aborted, 10 * GetParam().num_schedules);
   EXPECT_GT(refused, GetParam().num_schedules);
+  const bool has_window = GetParam().has_window;
+  EXPECT_EQ(refused_rewinds > (has_window ? 10 * GetParam().num_schedules : 0), has_window);
 }
 
 TEST_P(ExecutorContract, AThousandRandomOpenCloneExecuteCloseLeaveNothing) {

@@ -26,6 +26,7 @@ ContractSubject subject(std::string name, int32_t window, cpu::CpuOptions option
   ContractSubject subject;
   subject.name = std::move(name);
   subject.num_schedules = 1;
+  subject.has_window = window > 0;
   subject.make_module = [program, options, window](const ContractShape& shape) {
     cpu::CpuOptions own = options;
     own.block_size = shape.block_size;

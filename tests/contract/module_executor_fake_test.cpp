@@ -1,4 +1,5 @@
 // The executor contract for ModuleExecutor over FakeModule: full history, and a window beside it.
+#include <algorithm>
 #include <memory>
 
 #include "exec/fake_module.h"
@@ -11,6 +12,8 @@ namespace {
 ContractSubject subject(std::string name, std::vector<int32_t> windows) {
   ContractSubject subject;
   subject.name = std::move(name);
+  subject.has_window = std::any_of(windows.begin(), windows.end(), [](int32_t w) { return w > 0; });
+  subject.num_schedules = 6;
   subject.make_module = [windows](const ContractShape& shape) {
     FakeModuleOptions options;
     for (const int32_t window : windows) options.groups.push_back({{window}, shape.num_blocks});
@@ -29,7 +32,8 @@ ContractSubject subject(std::string name, std::vector<int32_t> windows) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fake, ExecutorContract,
-                         testing::Values(subject("OneGroup", {0}), subject("TwoGroups", {0, 5})),
+                         testing::Values(subject("OneGroup", {0}), subject("TwoGroups", {0, 5}),
+                                         subject("ThreeGroups", {21, 0, 3})),
                          [](const auto& each) { return each.param.name; });
 
 }  // namespace

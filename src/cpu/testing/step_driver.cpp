@@ -7,7 +7,8 @@
 
 namespace chorus::cpu {
 
-StepDriver::StepDriver(Module& module) : module_(module) {
+StepDriver::StepDriver(Module& module, LeftBehind left_behind)
+    : module_(module), left_behind_(left_behind) {
   RandomStream random(11);
   for (const LayerGroupInfo& group : module.info().groups) {
     std::vector<BlockId> blocks;
@@ -22,6 +23,10 @@ void StepDriver::poison(int32_t group, BlockId block) {
   const int32_t size = module_.info().block_size;
   std::vector<CellId> cells;
   for (int32_t i = 0; i < size; ++i) cells.push_back(block * size + i);
+  poison(group, cells);
+}
+
+void StepDriver::poison(int32_t group, std::span<const CellId> cells) {
   const auto bytes =
       static_cast<size_t>(module_.info().groups[static_cast<size_t>(group)].bytes_per_cell);
   const std::vector<std::byte> nan(cells.size() * bytes, std::byte{0xff});
@@ -69,7 +74,15 @@ void StepDriver::evict(Sequence& sequence) {
   for (size_t g = 0; g < free_.size(); ++g) {
     const int32_t window = module_.info().groups[g].policy.window;
     if (window == 0) continue;
-    const Position first = std::max(0, sequence.length - window + 1);
+    const Position first = chorus::first_visible(sequence.length, {window});
+    if (left_behind_ == LeftBehind::kPoisoned) {
+      std::vector<CellId> cells;
+      for (Position p = 0; p < first; ++p) {
+        cells.push_back(sequence.blocks[g][static_cast<size_t>(p / size)] * size + p % size);
+      }
+      poison(static_cast<int32_t>(g), cells);
+    }
+    if (left_behind_ != LeftBehind::kEvicted) continue;
     sequence.first[g] = std::max(sequence.first[g], first);
     for (Position block = 0; block < sequence.first[g] / size; ++block) {
       BlockId& id = sequence.blocks[g][static_cast<size_t>(block)];

@@ -16,6 +16,12 @@ namespace chorus::cpu {
 // that hold nothing are NaN from the start, and again once a window has left them behind.
 class StepDriver {
  public:
+  // What becomes of cells that a window has left behind.
+  enum class LeftBehind : uint8_t {
+    kEvicted,   // whole blocks leave the table and are spoiled
+    kPresent,   // the table holds all of them, as they were
+    kPoisoned,  // the table holds all of them, spoiled
+  };
   struct Sequence {
     std::vector<TokenId> tokens;               // the whole history to come
     Position length = 0;                       // committed
@@ -32,7 +38,7 @@ class StepDriver {
     int32_t count = 0;
   };
 
-  explicit StepDriver(Module& module);
+  explicit StepDriver(Module& module, LeftBehind left_behind = LeftBehind::kEvicted);
 
   int32_t add(std::vector<TokenId> tokens);
   // A new sequence with the same state: whole blocks are shared, the partial one is copied by the
@@ -51,8 +57,10 @@ class StepDriver {
   void take_blocks(Sequence& sequence, Position length);
   void evict(Sequence& sequence);
   void poison(int32_t group, BlockId block);
+  void poison(int32_t group, std::span<const CellId> cells);
 
   Module& module_;
+  LeftBehind left_behind_;
   std::vector<Sequence> sequences_;
   std::vector<std::vector<BlockId>> free_;  // per group
   std::vector<CellCopy> copies_;
