@@ -96,6 +96,7 @@ ExecutorInfo SessionExecutor::info() const {
     info.preferred_batch_tokens = std::max(info.preferred_batch_tokens, method.max_tokens);
   }
   info.block_size = module_.info().block_size;
+  info.kv_format = module_.info().kv_format;
   return info;
 }
 
@@ -170,14 +171,6 @@ Result<Position> SessionExecutor::attach_prefix(SessionId, std::span<const Token
 }
 
 Status SessionExecutor::release(SessionId session) { return sessions_->truncate(session, 0); }
-
-Status SessionExecutor::save(SessionId, ByteSink&) {
-  return unimplemented("save", "sessions cannot be saved");
-}
-
-Result<SessionId> SessionExecutor::load(ByteSource&) {
-  return unimplemented("load", "sessions cannot be loaded");
-}
 
 Usage SessionExecutor::usage() const {
   const ModuleInfo& module = module_.info();

@@ -42,7 +42,7 @@ class SessionExecutor : public Executor {
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;
   Status release(SessionId session) override;
   Status save(SessionId session, ByteSink& sink) override;
-  Result<SessionId> load(ByteSource& source) override;
+  Result<SessionId> load(const SessionOptions& options, ByteSource& source) override;
   Usage usage() const override;
 
   const SessionTable& sessions() const { return *sessions_; }
@@ -61,6 +61,10 @@ class SessionExecutor : public Executor {
 
  private:
   Status run_step();
+  template <typename Visit>
+  Status for_held_cells(SequenceId sequence, Visit visit) const;
+  Status read_extent(ByteSource& source, Position& length,
+                     std::vector<Position>& first_positions) const;
 
   Module& module_;
   std::unique_ptr<SessionTable> sessions_;

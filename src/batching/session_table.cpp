@@ -59,12 +59,16 @@ SessionId SessionTable::insert(SequenceId sequence, const SessionOptions& option
   return id;
 }
 
-Result<SessionId> SessionTable::open(const SessionOptions& options) {
+Status SessionTable::check_new(const SessionOptions& options) const {
   if (options.adapter != -1) {
     return invalid_argument("adapter",
                             "expected -1 (none), found " + std::to_string(options.adapter));
   }
-  CHORUS_RETURN_IF_ERROR(check_capacity());
+  return check_capacity();
+}
+
+Result<SessionId> SessionTable::open(const SessionOptions& options) {
+  CHORUS_RETURN_IF_ERROR(check_new(options));
   return insert(books_->open(), options);
 }
 
@@ -114,6 +118,25 @@ int64_t SessionTable::releasable_blocks(SessionId session) const {
   for (int32_t group = 0; group < books_->num_groups(); ++group)
     blocks += books_->exclusive_blocks(at(slot).sequence, group);
   return blocks;
+}
+
+Result<SequenceId> SessionTable::sequence_of(SessionId session) const {
+  const int32_t slot = find(session);
+  if (slot < 0) return unknown_session(session);
+  return at(slot).sequence;
+}
+
+Result<SessionId> SessionTable::restore(const SessionOptions& options, Position length,
+                                        std::span<const Position> first_positions) {
+  CHORUS_RETURN_IF_ERROR(check_new(options));
+  SequenceId sequence{};
+  if (const auto shortage = books_->restore(length, first_positions, sequence)) {
+    return resource_exhausted("kv_blocks", "expected " + std::to_string(shortage->needed_blocks) +
+                                               " free blocks in layer group " +
+                                               std::to_string(shortage->group) + ", found " +
+                                               std::to_string(shortage->free_blocks));
+  }
+  return insert(sequence, options);
 }
 
 bool SessionTable::can_rewind(SessionId session, Position length) const {

@@ -85,6 +85,11 @@ class SessionTable {
   Status truncate(SessionId session, Position length);
   bool can_admit(std::span<const SessionDemand> demands) const;
   int64_t releasable_blocks(SessionId session) const;
+  Result<SequenceId> sequence_of(SessionId session) const;
+  // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. Errors as
+  // open; kResourceExhausted (field kv_blocks).
+  Result<SessionId> restore(const SessionOptions& options, Position length,
+                            std::span<const Position> first_positions);
   // Whether the session can be made `length` tokens long, by truncate, by a rewinding input or in a
   // clone: not when a window has left behind what the next token would see. False for unknown ones.
   bool can_rewind(SessionId session, Position length) const;
@@ -120,6 +125,7 @@ class SessionTable {
   Session& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   const Session& at(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   Status check_capacity() const;
+  Status check_new(const SessionOptions& options) const;
   SessionId insert(SequenceId sequence, const SessionOptions& options);
 
   void add_input(const BatchInput& input, int32_t index, PackedStep& packed);

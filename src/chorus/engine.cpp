@@ -163,12 +163,6 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
 
 }  // namespace
 
-std::string_view name_of(Activations activations) {
-  return activations == Activations::kInt8 ? "int8" : "f32";
-}
-
-std::string_view name_of(KvType type) { return type == KvType::kBf16 ? "bf16" : "f32"; }
-
 Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> program,
                                                const EngineOptions& options, const Clock& clock) {
   std::unique_ptr<Engine> engine(new Engine());

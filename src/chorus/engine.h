@@ -18,9 +18,7 @@ namespace chorus {
 
 using cpu::Activations;
 using cpu::KvType;
-
-std::string_view name_of(Activations activations);
-std::string_view name_of(KvType type);
+using cpu::name_of;
 
 // What may be chosen. Zero and empty mean: not given, derived (see EngineSettings).
 struct EngineOptions {

@@ -60,11 +60,19 @@ ModuleInfo make_info(const Program& program, const CpuOptions& options, const Kv
   info.vocabulary = program.vocabulary();
   info.context = program.context();
   info.block_size = options.block_size;
-  info.kv_identity = program.kv_identity();
+  info.kv_format = {program.kv_identity(), std::string(name_of(options.kv_type)),
+                    std::string(name_of(options.activations)), std::string(isa_name(options.isa)),
+                    program.numerics_version()};
   return info;
 }
 
 }  // namespace
+
+std::string_view name_of(Activations activations) {
+  return activations == Activations::kInt8 ? "int8" : "f32";
+}
+
+std::string_view name_of(KvType type) { return type == KvType::kBf16 ? "bf16" : "f32"; }
 
 Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program> program,
                                                   const CpuOptions& options) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/cpu_features.h"
@@ -22,6 +23,10 @@ enum class Activations : uint8_t {
   kInt8,  // int8 per 32 values, wherever the weights are quantised
   kF32,   // the reference mode: weights as floats, activations unrounded
 };
+
+// As the command line and session files spell them.
+std::string_view name_of(Activations activations);
+std::string_view name_of(KvType type);
 
 struct CpuOptions {
   int32_t threads = 1;

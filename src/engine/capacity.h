@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "exec/types.h"
+#include "kv/types.h"
 
 namespace chorus {
 
@@ -20,15 +20,12 @@ struct KvCapacity {
   int32_t max_step_tokens = 1;  // of one session in one step
   std::vector<Group> groups;
 
-  static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
   // Most blocks that a session of n tokens has held when its last step ran.
   int64_t blocks_for(const Group& group, int64_t n) const {
-    const int64_t all = ceil_div(n, block_size);
+    const int64_t all = (n + block_size - 1) / block_size;
     if (group.window == 0) return all;
     // The window of the first row of a step, and the step, wherever they begin in a block.
-    const int64_t span = int64_t{group.window} + max_step_tokens - 1;
-    return std::min(all, ceil_div(span - 1, block_size) + 1);
+    return std::min(all, touched_blocks(int64_t{group.window} + max_step_tokens - 1, block_size));
   }
   // Whether a session of n tokens fits the pools when it has them to itself.
   bool can_hold(int64_t n) const {

@@ -118,6 +118,8 @@ void EngineLoop::begin(SessionRecord& record) {
     SamplingParams sampling = live.state->options().sampling;
     sampling.seed = live.seed;
     Status status = executor_.set_sampling(record.id, sampling);
+    record.sampling = sampling;
+    record.sampling.constraint = nullptr;
     if (!status.ok()) {
       finish(record, FinishReason::kError, std::move(status));
       return;
@@ -134,9 +136,17 @@ void EngineLoop::feed(SessionRecord& record) {
   Position score_from = live.state->options().score_from.value_or(BatchInput::kNoScores);
   // What was scored before the blocks were taken is not scored again.
   score_from = std::max(score_from, consumed > live.prompt_begin ? consumed + 1 : consumed);
-  live.base = std::min(record.executor_length, consumed);
+  drop_surplus(record);
+  live.base = record.executor_length;
   // The row before the first scored token is run again where only its KV is left.
-  if (score_from == consumed && live.base == consumed && consumed > 0) --live.base;
+  if (score_from == consumed && live.base == consumed && consumed > 0) {
+    if (executor_.truncate(record.id, consumed - 1).ok()) {
+      set_executor_length(record, consumed - 1);
+    } else {
+      give_up_blocks(record);
+    }
+    live.base = record.executor_length;
+  }
   std::vector<TokenId> tokens(record.context.begin() + live.base, record.context.end());
   if (consumed < live.prompt_end)
     tokens.insert(tokens.end(), live.prompt.begin() + (consumed - live.prompt_begin),
@@ -227,9 +237,13 @@ bool EngineLoop::take_blocks(int64_t at_least) {
   return true;
 }
 
-void EngineLoop::evict(SessionRecord& record) {
+void EngineLoop::give_up_blocks(SessionRecord& record) {
   CHORUS_CHECK(executor_.release(record.id).ok());
   set_executor_length(record, 0);
+}
+
+void EngineLoop::evict(SessionRecord& record) {
+  give_up_blocks(record);
   if (!record.live.has_value()) ++metrics_.evictions;
 }
 

@@ -87,8 +87,12 @@ void EngineLoop::handle(CloneCommand& command) {
         invalid_argument("upto", "expected at most " + std::to_string(source->position()) +
                                      ", found " + std::to_string(command.upto));
   if (!record.broken.ok()) return;
-  const Position shared = std::min(command.upto, source->executor_length);
+  Position shared = std::min(command.upto, source->executor_length);
   auto cloned = executor_.clone(source->id, shared);
+  if (!cloned.ok() && cloned.status().field() == "upto") {
+    shared = 0;  // a window has left behind what the clone needs: it is computed again
+    cloned = executor_.clone(source->id, shared);
+  }
   if (!cloned.ok()) {
     record.broken = cloned.status();
     return;
@@ -107,9 +111,7 @@ void EngineLoop::handle(RewindCommand& command) {
   record->ended.number = 0;  // nobody cuts what was rewound
   record->last_used = next_use_++;
   cut_context(*record, std::min(command.length, record->position()));
-  if (!record->broken.ok() || record->executor_length <= record->position()) return;
-  if (executor_.truncate(record->id, record->position()).ok())
-    set_executor_length(*record, record->position());
+  if (record->broken.ok()) drop_surplus(*record);
 }
 
 void EngineLoop::handle(CloseCommand& command) {

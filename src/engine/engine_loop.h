@@ -19,8 +19,8 @@ namespace chorus {
 //
 // Invariants: (1) the executor's tokens and the context of a session agree as far as both go. What
 // the executor lacks (the last delivered token, or more after its blocks were taken) is put in
-// front of the next input; what it has beyond the context was not delivered, and the next input
-// rewinds it. (2) a generation is in running_ or in waiting_ from its start command to its end.
+// front of the next input; what it has beyond the context was not delivered, and is dropped before
+// the next input. (2) a generation is in running_ or in waiting_ from its start command to its end.
 //
 // KV blocks are over-committed. A generation is admitted when its prompt and one token fit beside
 // what the running ones still need for theirs; where blocks run out later, they are taken from idle
@@ -42,6 +42,8 @@ class EngineLoop {
   // Commands (engine_loop.cpp).
   void handle(OpenCommand& command);
   void handle(CloneCommand& command);
+  void handle(SaveCommand& command);
+  void handle(LoadCommand& command);
   void handle(RewindCommand& command);
   void handle(CloseCommand& command);
   void handle(StartCommand& command);
@@ -65,6 +67,9 @@ class EngineLoop {
   SessionRecord* paused_victim(int64_t at_least) const;
   SessionRecord* running_victim(int64_t at_least) const;
   bool take_blocks(int64_t at_least);
+  void give_up_blocks(SessionRecord& record);
+  void drop_surplus(SessionRecord& record);
+  Result<SessionId> open_saved(const LoadCommand& command);
   void evict(SessionRecord& record);
   void preempt(SessionRecord& record);
   void wait_in_line(SessionRecord& record);

@@ -78,17 +78,9 @@ void EngineLoop::make_demands() {
   }
 }
 
-// Leaves in tasks_ what the executor has blocks for, after taking blocks from others. A rewind
-// needs fresh blocks beside those it gives up: where those are missing it is made before the step.
+// Leaves in tasks_ what the executor has blocks for, after taking blocks from others.
 void EngineLoop::fit_to_pool() {
   make_demands();
-  if (executor_.can_admit(demands_)) return;
-  for (const SessionDemand& demand : demands_) {
-    SessionRecord& record = *by_id_.at(demand.session);
-    if (demand.start >= record.executor_length) continue;
-    if (executor_.truncate(demand.session, demand.start).ok())
-      set_executor_length(record, demand.start);
-  }
   while (!executor_.can_admit(demands_)) {
     if (take_blocks(1)) {
       // A running victim took its tasks along.

@@ -67,6 +67,7 @@ struct ModuleEngine {
   static FakeModuleOptions module_options(int32_t block_size, int32_t num_blocks) {
     FakeModuleOptions options;
     options.groups.push_back({.policy = {}, .num_blocks = num_blocks});
+    options.groups.push_back({.policy = {.window = 20}, .num_blocks = num_blocks});
     options.block_size = block_size;
     return options;
   }
@@ -262,6 +263,78 @@ TEST(RunnerOverModule, SharedBlocksAreTakenFromAllTheirOwners) {
   const std::vector<Seen> roomy = run(64);
   EXPECT_EQ(roomy[1].reasons, std::vector<FinishReason>(5, FinishReason::kLength));
   for (const int32_t num_blocks : {8, 9, 12}) EXPECT_TRUE(run(num_blocks) == roomy) << num_blocks;
+}
+
+// Rewinds and clones to every length, also where the window has left behind what they need: then
+// the session is computed again, and says the same.
+TEST(RunnerOverModule, AWindowForbidsNothing) {
+  const Tokens prompt = [] {
+    RandomStream random(5);
+    Tokens tokens;
+    for (int i = 0; i < 60; ++i) tokens.push_back(static_cast<TokenId>(random.below(64)));
+    return tokens;
+  }();
+  const GenerationOptions options{
+      .max_new_tokens = 3, .sampling = {.logprobs = true}, .seed = 1, .ignore_stop_tokens = true};
+  ModuleEngine engine(16, 40, 4, {});
+  int64_t recomputed = 0;
+  for (const Position length : {0, 1, 15, 16, 17, 30, 44, 45, 59, 60}) {
+    SCOPED_TRACE(length);
+    Seen expected;
+    {
+      Session fresh = engine.open();
+      const auto cut = static_cast<size_t>(length);
+      see(*fresh.generate(testing::operator+(testing::first(prompt, cut), {9}), options), expected);
+    }
+    Session session = engine.open();
+    session.append(prompt)->wait();
+    auto clone = session.clone(length);
+    ASSERT_TRUE(clone.ok());
+    ASSERT_TRUE(session.rewind(length).ok());
+    for (Session* each : {&session, &*clone}) {
+      Seen seen;
+      const auto handle = each->generate({9}, options);
+      ASSERT_TRUE(handle.ok());
+      see(*handle, seen);
+      EXPECT_TRUE(seen == expected);
+      recomputed += handle->metrics().recomputed_tokens;
+    }
+  }
+  // Twice those below 45, the first of which all keys are held: 60 - 20 + 1 = 41 lies in the block
+  // that begins at 32, whose first usable length is 32 + 19.
+  EXPECT_EQ(recomputed, 2 * (1 + 15 + 16 + 17 + 30 + 44 + 45));
+  engine.runner->shutdown();
+  EXPECT_EQ(engine.module.fake.bad_reads(), 0);
+}
+
+TEST(RunnerOverModule, ASavedSessionGoesOnInAnotherEngineWithTheSameBits) {
+  const GenerationOptions options{
+      .max_new_tokens = 6, .sampling = {.temperature = 1, .logprobs = true}, .seed = 7};
+  ModuleEngine engine(16, 40, 4, {});
+  Session session = engine.open();
+  Seen ignored;
+  see(*session.generate(Tokens(50, 3), options), ignored);
+  const auto saved = session.save();
+  ASSERT_TRUE(saved.ok());
+  Seen expected;
+  see(*session.generate({9}, options), expected);
+  for (const int32_t block_size : {1, 16, 64}) {
+    ModuleEngine other(block_size, 640 / block_size, 4, {});
+    auto loaded = other.runner->load(*saved);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    auto fork = loaded->clone(loaded->position());
+    ASSERT_TRUE(fork.ok());
+    for (Session* each : {&*loaded, &*fork}) {
+      Seen seen;
+      const auto handle = each->generate({9}, options);
+      ASSERT_TRUE(handle.ok());
+      see(*handle, seen);
+      EXPECT_TRUE(seen == expected);
+      EXPECT_EQ(handle->metrics().recomputed_tokens, 0);
+    }
+    other.runner->shutdown();
+    EXPECT_EQ(other.module.fake.bad_reads(), 0);
+  }
 }
 
 TEST(RunnerOverModule, ABatchTakesOneForwardPerStep) {

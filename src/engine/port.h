@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/mutex.h"
 #include "engine/metrics.h"
 #include "engine/options.h"
+#include "engine/saved_session.h"
 
 namespace chorus {
 
@@ -56,6 +58,34 @@ struct CloneCommand {
   uint64_t source = 0;
   Position upto = 0;
 };
+// The answer to a command that a caller waits for.
+template <typename T>
+class Reply {
+ public:
+  void set(Result<T> result) {
+    result_ = std::move(result);
+    ready_.set();
+  }
+  Result<T> take() {
+    ready_.wait();
+    return std::move(result_);
+  }
+
+ private:
+  Event ready_;
+  Result<T> result_ = internal_error("reply", "not given yet");
+};
+struct SaveCommand {
+  uint64_t session = 0;
+  std::shared_ptr<Reply<SavedSession>> reply;  // owners: the waiting caller and the engine
+};
+struct LoadCommand {
+  std::shared_ptr<SessionShared> session;  // as above
+  SessionOptions options;
+  const SavedSession* saved = nullptr;  // of the waiting caller
+  bool with_kv = false;
+  std::shared_ptr<Reply<SessionId>> reply;  // as above
+};
 struct RewindCommand {
   uint64_t session = 0;
   Position length = 0;
@@ -81,8 +111,9 @@ struct ResumeCommand {
   uint64_t session = 0;
   uint64_t generation = 0;
 };
-using Command = std::variant<OpenCommand, CloneCommand, RewindCommand, CloseCommand, StartCommand,
-                             CancelCommand, FinishAtCommand, ResumeCommand>;
+using Command =
+    std::variant<OpenCommand, CloneCommand, SaveCommand, LoadCommand, RewindCommand, CloseCommand,
+                 StartCommand, CancelCommand, FinishAtCommand, ResumeCommand>;
 
 // Commands in the order in which they were posted. Its length is bounded by the sessions and queue
 // places there are. Thread: any; take() belongs to the engine thread.

@@ -50,6 +50,7 @@ struct SessionRecord {
   SessionId id{};
   Status broken;                 // not ok: the executor has no such session
   std::vector<TokenId> context;  // what was given and delivered
+  SamplingParams sampling;       // of the last generation that was admitted
   Position executor_length = 0;  // tokens whose KV the executor holds
   Position computed = 0;         // of the context, tokens whose KV was ever computed
   uint64_t last_used = 0;        // counts ends of generations, clones and rewinds

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/sha256.h"
 #include "batching/decode_first_scheduler.h"
 #include "engine/engine_loop.h"
 #include "engine/port.h"
@@ -98,6 +99,57 @@ Result<Session> Runner::open(const SessionOptions& options) {
     return unavailable("engine", "the engine is stopping");
   }
   return Session(port_, std::move(shared));
+}
+
+namespace {
+
+Status check_format(const KvFormat& here, const KvFormat& saved) {
+  const auto check = [](const char* field, const std::string& expected,
+                        const std::string& found) -> Status {
+    if (expected == found) return {};
+    return invalid_argument(field, "expected " + expected + ", found " + found +
+                                       " in the saved session; its tokens alone can be used, and "
+                                       "their KV computed again");
+  };
+  CHORUS_RETURN_IF_ERROR(check("identity", to_hex(here.identity), to_hex(saved.identity)));
+  CHORUS_RETURN_IF_ERROR(check("numerics_version", std::to_string(here.numerics_version),
+                               std::to_string(saved.numerics_version)));
+  CHORUS_RETURN_IF_ERROR(check("kv_type", here.kv_type, saved.kv_type));
+  CHORUS_RETURN_IF_ERROR(check("activations", here.activations, saved.activations));
+  return check("isa", here.isa, saved.isa);
+}
+
+Status check_tokens(const ExecutorInfo& info, const std::vector<TokenId>& tokens) {
+  if (tokens.size() > static_cast<size_t>(info.max_session_tokens))
+    return invalid_argument("tokens",
+                            "expected at most " + std::to_string(info.max_session_tokens) +
+                                " tokens in a session, found " + std::to_string(tokens.size()));
+  for (const TokenId token : tokens) {
+    if (token < 0 || token >= info.vocabulary)
+      return invalid_argument("tokens", "expected ids from 0 to " +
+                                            std::to_string(info.vocabulary - 1) + ", found " +
+                                            std::to_string(token));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Session> Runner::load(const SavedSession& saved, bool recompute,
+                             const SessionOptions& options) {
+  const ExecutorInfo& info = port_->options.executor;
+  if (!recompute) CHORUS_RETURN_IF_ERROR(check_format(info.kv_format, saved.format));
+  CHORUS_RETURN_IF_ERROR(check_tokens(info, saved.tokens));
+  CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
+  shared->position.store(static_cast<Position>(saved.tokens.size()), std::memory_order_release);
+  auto reply = std::make_shared<Reply<SessionId>>();
+  if (!port_->inbox.post(LoadCommand{shared, options, &saved, !recompute, reply})) {
+    port_->sessions.give_back();
+    return unavailable("engine", "the engine is stopping");
+  }
+  Session session(port_, std::move(shared));  // closed again when it could not be loaded
+  CHORUS_RETURN_IF_ERROR(reply->take().status());
+  return session;
 }
 
 RunnerMetrics Runner::metrics() const {

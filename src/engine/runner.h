@@ -40,6 +40,16 @@ class Runner {
   // when so many are open, kUnavailable when the engine is stopping.
   Result<Session> open(const SessionOptions& options = {});
 
+  // A session with the context of a saved one. With its KV where that is of this engine's kv_format
+  // and there is room for it; what is missing is computed when it is needed. Waits for the engine.
+  //   kInvalidArgument    tokens (an unknown id, or more than a session can have), or the field of
+  //                       the format that differs (identity, kv_type, activations, isa,
+  //                       numerics_version), unless `recompute` asks for the tokens alone
+  //   kDataLoss           kv, or what of it cannot be
+  //   kResourceExhausted, kUnavailable  as open
+  Result<Session> load(const SavedSession& saved, bool recompute = false,
+                       const SessionOptions& options = {});
+
   // The state after the last step. Never waits for one.
   RunnerMetrics metrics() const;
 

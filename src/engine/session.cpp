@@ -62,6 +62,16 @@ Result<Session> Session::clone(Position upto) const {
   return Session(port_, std::move(shared));
 }
 
+Result<SavedSession> Session::save() const {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (shared_->is_live.load(std::memory_order_acquire))
+    return invalid_argument("session", "expected no live generation, found one");
+  auto reply = std::make_shared<Reply<SavedSession>>();
+  if (!port_->inbox.post(SaveCommand{shared_->key, reply}))
+    return unavailable("engine", "the engine is stopping");
+  return reply->take();
+}
+
 Status Session::rewind(Position length) {
   if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
   if (shared_->is_live.load(std::memory_order_acquire))

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "engine/generation.h"
 #include "engine/options.h"
+#include "engine/saved_session.h"
 
 namespace chorus {
 
@@ -59,6 +60,11 @@ class Session {
   //   kResourceExhausted  max_sessions (so many are open)
   //   kUnavailable        engine (it is stopping)
   Result<Session> clone(Position upto) const;
+
+  // The session as a value: its tokens, its sampling state, and the KV that it holds. Waits for the
+  // engine to copy it, between two steps. kInvalidArgument: session (a generation is live, or
+  // closed); kUnavailable: engine; else the executor's error.
+  Result<SavedSession> save() const;
 
   // Shortens the context to its first `length` tokens, 0 included; the rest's blocks go back to the
   // pool. kInvalidArgument: session (a generation is live, or closed), length (outside

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "exec/module.h"
 #include "exec/types.h"
 
 namespace chorus {
@@ -22,6 +23,7 @@ struct ExecutorInfo {
   int32_t max_session_tokens = 0;      // longest session
   int32_t preferred_batch_tokens = 0;  // a packing hint, 0 = none; never a limit
   int32_t block_size = 0;              // cells per block
+  KvFormat kv_format;                  // of what save writes and load reads
 };
 
 struct GroupUsage {
@@ -106,8 +108,13 @@ class Executor {
   virtual Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) = 0;
   // Gives the session's blocks back; it goes on with length 0, its id and policy stay.
   virtual Status release(SessionId session) = 0;
+  // Writes the KV that the session holds, in a canonical form that depends neither on block size
+  // nor on where its cells lie. kNotFound for an unknown session, else the sink's error.
   virtual Status save(SessionId session, ByteSink& sink) = 0;
-  virtual Result<SessionId> load(ByteSource& source) = 0;
+  // A new session of what save wrote, in an executor of the same kv_format. kDataLoss names what of
+  // it cannot be; kResourceExhausted (field kv_blocks, max_sessions) where there is no room; else
+  // the source's error.
+  virtual Result<SessionId> load(const SessionOptions& options, ByteSource& source) = 0;
 
   virtual Usage usage() const = 0;
 };

@@ -40,6 +40,7 @@ FakeModule::FakeModule(FakeModuleOptions options) : options_(std::move(options))
   info_.vocabulary = options_.vocabulary;
   info_.context = options_.context;
   info_.block_size = options_.block_size;
+  info_.kv_format = {{}, "fake", "fake", "fake", 1};
   for (size_t group = 0; group < options_.groups.size(); ++group) {
     const FakeModuleOptions::Group& each = options_.groups[group];
     info_.groups.push_back({each.policy,

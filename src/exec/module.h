@@ -31,6 +31,16 @@ struct LayerGroupInfo {
   int64_t bytes_per_cell = 0;   // K and V of all layers of the group
 };
 
+// What decides the bits of a session's KV: modules of the same format can read each other's.
+struct KvFormat {
+  std::array<uint8_t, 32> identity{};  // of the program: weights, arithmetic, layer groups
+  std::string kv_type;                 // of a stored element: "bf16"
+  std::string activations;             // how linear layers take their input: "int8"
+  std::string isa;                     // instruction set of the kernels
+  int32_t numerics_version = 0;
+  friend bool operator==(const KvFormat&, const KvFormat&) = default;
+};
+
 // Plain facts about a loaded program; fixed from load on.
 struct ModuleInfo {
   std::vector<MethodInfo> methods;
@@ -38,7 +48,7 @@ struct ModuleInfo {
   int32_t vocabulary = 0;
   int32_t context = 0;  // longest sequence the program was exported for
   int32_t block_size = 16;
-  std::array<uint8_t, 32> kv_identity{};  // what decides KV bits
+  KvFormat kv_format;
 };
 
 // A run of blocks at the front of several sequences' tables, so that it can be read once for all.

@@ -41,7 +41,8 @@ ExecutorInfo ScriptedExecutor::info() const {
           .max_sessions = options_.max_sessions,
           .max_session_tokens = options_.max_session_tokens,
           .preferred_batch_tokens = options_.preferred_batch_tokens,
-          .block_size = options_.block_size};
+          .block_size = options_.block_size,
+          .kv_format = {{}, "scripted", "scripted", "scripted", 1}};
 }
 
 Result<SessionId> ScriptedExecutor::open(const SessionOptions& options) {
@@ -334,11 +335,31 @@ Result<Position> ScriptedExecutor::attach_prefix(SessionId, std::span<const Toke
   return unimplemented("attach_prefix", "the scripted executor has no prefix index");
 }
 Status ScriptedExecutor::release(SessionId session) { return truncate(session, 0); }
-Status ScriptedExecutor::save(SessionId, ByteSink&) {
-  return unimplemented("save", "the scripted executor has no bytes to save");
+// Its KV is its tokens.
+Status ScriptedExecutor::save(SessionId session, ByteSink& sink) {
+  const auto tokens = tokens_of(session);
+  if (!tokens.has_value()) return not_found("session", "no such session");
+  const auto count = static_cast<uint32_t>(tokens->size());
+  CHORUS_RETURN_IF_ERROR(sink.write(std::as_bytes(std::span(&count, 1))));
+  return sink.write(std::as_bytes(std::span(*tokens)));
 }
-Result<SessionId> ScriptedExecutor::load(ByteSource&) {
-  return unimplemented("load", "the scripted executor has no bytes to load");
+
+Result<SessionId> ScriptedExecutor::load(const SessionOptions& options, ByteSource& source) {
+  uint32_t count = 0;
+  CHORUS_RETURN_IF_ERROR(source.read(std::as_writable_bytes(std::span(&count, 1))));
+  if (count > static_cast<uint32_t>(options_.max_session_tokens))
+    return data_loss("tokens", "too many");
+  std::vector<TokenId> tokens(count);
+  CHORUS_RETURN_IF_ERROR(source.read(std::as_writable_bytes(std::span(tokens))));
+  {
+    const MutexLock lock(mutex_);
+    if (blocks_of(count) > options_.num_blocks - blocks_used())
+      return resource_exhausted("kv_blocks", "the pool is full");
+  }
+  CHORUS_ASSIGN_OR_RETURN(const SessionId id, open(options));
+  const MutexLock lock(mutex_);
+  sessions_[id].tokens = std::move(tokens);
+  return id;
 }
 
 Usage ScriptedExecutor::usage() const {

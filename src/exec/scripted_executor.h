@@ -75,7 +75,7 @@ class ScriptedExecutor final : public Executor {
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;
   Status release(SessionId session) override;
   Status save(SessionId session, ByteSink& sink) override;
-  Result<SessionId> load(ByteSource& source) override;
+  Result<SessionId> load(const SessionOptions& options, ByteSource& source) override;
   Usage usage() const override;
 
   // ---- For tests ----

@@ -101,6 +101,32 @@ SequenceId KvBooks::clone(SequenceId source, Position upto) {
   return insert(std::move(sequence));
 }
 
+std::optional<KvShortage> KvBooks::restore(Position length,
+                                           std::span<const Position> first_positions,
+                                           SequenceId& sequence) {
+  CHORUS_CHECK(length >= 1 && length <= options_.max_sequence_tokens);
+  CHORUS_CHECK_EQ(first_positions.size(), pools_.size());
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const Position first = first_positions[static_cast<size_t>(group)];
+    const WindowPolicy policy = options_.groups[static_cast<size_t>(group)].policy;
+    CHORUS_CHECK(first >= 0 && first <= first_visible(length, policy));
+    const int32_t needed = blocks_for(length) - first / options_.block_size;
+    if (needed > pool(group).free()) return KvShortage{group, needed, pool(group).free()};
+  }
+  KvSequence restored = make_sequence();
+  restored.length = length;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    KvSequence::Table& table = restored.tables[static_cast<size_t>(group)];
+    table.first_position = first_positions[static_cast<size_t>(group)];
+    const int32_t count = blocks_for(length) - table.first_position / options_.block_size;
+    BlockPool& blocks = pools_[static_cast<size_t>(group)];
+    for (int32_t i = 0; i < count; ++i) table.blocks.push_back(blocks.allocate());
+    note_peak(group, 0);
+  }
+  sequence = insert(std::move(restored));
+  return std::nullopt;
+}
+
 void KvBooks::truncate(SequenceId sequence, Position length) {
   KvSequence& state = find(sequence);
   CHORUS_CHECK(can_rewind(state, length));

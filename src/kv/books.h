@@ -139,6 +139,12 @@ class KvBooks {
   // blocks, a partial one included: the first write into that one copies it. Requires:
   // can_rewind(source, upto).
   SequenceId clone(SequenceId source, Position upto);
+  // A new sequence of `length` tokens that holds [first_positions[group], length) in blocks of its
+  // own, whose bytes the caller fills. The group that has too few blocks, if any: then nothing has
+  // changed. Requires: 1 <= length <= max_sequence_tokens, one first position per group, each in
+  // [0, first_visible(length, policy)], 0 with full history.
+  std::optional<KvShortage> restore(Position length, std::span<const Position> first_positions,
+                                    SequenceId& sequence);
   // Requires: can_rewind(sequence, length).
   void truncate(SequenceId sequence, Position length);
   Position length(SequenceId sequence) const;

@@ -259,6 +259,100 @@ TEST_P(ExecutorContract, ReleaseGivesTheBlocksBackAndKeepsTheSession) {
   EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample(tokens, greedy()));
 }
 
+// In memory, to be damaged.
+class Bytes final : public ByteSink, public ByteSource {
+ public:
+  Status write(std::span<const std::byte> bytes) override {
+    content.insert(content.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+  Status read(std::span<std::byte> bytes) override {
+    if (bytes.size() > content.size() - next) return data_loss("source", "it ends too early");
+    std::copy_n(content.begin() + static_cast<int64_t>(next), bytes.size(), bytes.begin());
+    next += bytes.size();
+    return {};
+  }
+  std::vector<std::byte> content;
+  size_t next = 0;
+};
+
+TEST_P(ExecutorContract, ALoadedSessionGoesOnWithTheSameBits) {
+  Bytes saved;
+  start();
+  const Tokens tokens = text(1, 50);
+  const SessionId source = open_greedy();
+  step({make_input(source, first(tokens, 40), 0)});
+  ASSERT_TRUE(executor().save(source, saved).ok());
+  EXPECT_EQ(executor().save(SessionId{99}, saved).code(), Code::kNotFound);
+  const ScoreBits expected = Solo(GetParam()).sample(tokens, greedy());
+  for (const int32_t block_size : {1, 16, 32, 64}) {
+    SCOPED_TRACE(block_size);
+    start({.block_size = block_size, .num_blocks = 1024 / block_size});
+    // Its cells come to lie elsewhere than the source's.
+    const SessionId other = open();
+    step({make_input(other, text(2, 21), 0)});
+    rig_->poison_free_blocks();
+    saved.next = 0;
+    const Result<SessionId> loaded = executor().load({}, saved);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+    EXPECT_EQ(saved.next, saved.content.size());
+    EXPECT_EQ(length(*loaded), 40);
+    Bytes again;
+    ASSERT_TRUE(executor().save(*loaded, again).ok());
+    EXPECT_EQ(again.content, saved.content);
+    EXPECT_TRUE(executor().set_sampling(*loaded, greedy()).ok());
+    const BatchOutput output =
+        step({make_slice(*loaded, std::make_shared<const Tokens>(tokens), 40, 10, true)});
+    EXPECT_EQ(sampled_bits(output, 0), expected);
+  }
+}
+
+TEST_P(ExecutorContract, DamagedKvIsRefusedAndLeavesNothing) {
+  Bytes saved;
+  start();
+  const SessionId source = open();
+  step({make_input(source, text(1, 40), 0)});
+  ASSERT_TRUE(executor().save(source, saved).ok());
+  executor().close(source);
+  const int32_t free = executor().available_blocks(0);
+  const auto load_error = [&](Bytes bytes) {
+    bytes.next = 0;
+    const Status status = executor().load({}, bytes).status();
+    EXPECT_EQ(executor().available_blocks(0), free);
+    rig_->sessions().check_invariants();
+    return status;
+  };
+  for (const size_t cut : {size_t{0}, size_t{7}, size_t{20}, saved.content.size() - 1}) {
+    Bytes shorter = saved;
+    shorter.content.resize(cut);
+    EXPECT_EQ(load_error(shorter).field(), "source");
+  }
+  const auto with_byte = [&](size_t place, int value) {
+    Bytes changed = saved;
+    changed.content[place] = static_cast<std::byte>(value);
+    return load_error(changed).field();
+  };
+  EXPECT_EQ(with_byte(3, 0x7f), "tokens");
+  EXPECT_EQ(with_byte(4, 9), "groups");
+  EXPECT_EQ(with_byte(11, 0x7f), "groups[0].first_position");
+  EXPECT_EQ(with_byte(12, 1), "groups[0].cell_bytes");
+  EXPECT_EQ(with_byte(22, 1), "groups[0].cell_bytes");
+}
+
+TEST_P(ExecutorContract, ALoadThatFindsNoRoomSaysSo) {
+  Bytes saved;
+  start();
+  const SessionId source = open();
+  step({make_input(source, text(1, 100), 0)});
+  ASSERT_TRUE(executor().save(source, saved).ok());
+  start({.block_size = 16, .num_blocks = 4, .max_sessions = 1, .max_session_tokens = 120});
+  EXPECT_EQ(executor().load({}, saved).status().code(), Code::kResourceExhausted);
+  const SessionId only = open();
+  saved.next = 0;
+  EXPECT_EQ(executor().load({}, saved).status().field(), "max_sessions");
+  executor().close(only);
+}
+
 TEST_P(ExecutorContract, AGapIsRefused) {
   start();
   const SessionId session = open_greedy();

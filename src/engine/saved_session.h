@@ -1,0 +1,31 @@
+// A session outside of an engine: what Session::save gives and Runner::load takes, and the file
+// form of it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "exec/module.h"
+#include "exec/types.h"
+
+namespace chorus {
+
+struct SavedSession {
+  std::vector<TokenId> tokens;  // the context
+  SamplingParams sampling;      // of the last generation, with the seed it used; no constraint
+  KvFormat format;              // of `kv`
+  std::vector<std::byte> kv;    // as Executor::save wrote it; empty: to be computed from the tokens
+};
+
+// The session file (docs/formats.md): versioned, each section with its SHA-256, little endian.
+std::vector<std::byte> encode_session(const SavedSession& session);
+
+// Checks everything but what `kv` holds, which the executor checks when it is loaded. Errors:
+// kDataLoss with the part of the file as field (magic, version, checksum, section, format, tokens,
+// sampling, kv).
+Result<SavedSession> decode_session(std::span<const std::byte> file);
+
+}  // namespace chorus
