@@ -1,8 +1,10 @@
 // What goes to the terminal: results to stdout, errors and progress to stderr.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
@@ -18,6 +20,18 @@ enum ExitCode : int {
   kUsage = 2,         // the command line is wrong
   kBadModel = 3,      // the model is not acceptable
   kInterrupted = 130  // results so far were printed
+};
+
+enum class Colour : uint8_t { kPlain, kDim, kGreen, kYellow, kRed };
+
+struct StatusLine {
+  std::string text;  // ASCII
+  Colour colour = Colour::kPlain;
+};
+
+struct TerminalSize {
+  int rows = 24;
+  int columns = 80;
 };
 
 class Console {
@@ -37,16 +51,24 @@ class Console {
   // A message for people on stderr unless --quiet.
   void note(std::string_view message);
 
-  // Replaces the progress line; only on a terminal and without --quiet. An empty text clears it.
+  // Replaces what is shown below all other output, by lines that are cut to the terminal's width;
+  // none to clear it, which any other output does, too. The cursor stays behind the last line, and
+  // nothing else of the terminal is changed. Only with shows_progress().
+  void status(const std::vector<StatusLine>& lines);
+  // The same with one line; an empty text clears.
   void progress(std::string_view text);
+  // Whether stderr is a terminal that can do that, and no --quiet was given.
   bool shows_progress() const { return shows_progress_; }
+  // Of the terminal on stderr. It may change at any time.
+  static TerminalSize terminal_size();
 
  private:
   Log log_;
   bool json_;
   bool quiet_;
   bool shows_progress_;
-  bool line_shown_ = false;
+  bool has_colours_;           // NO_COLOR is not set
+  std::vector<size_t> shown_;  // the lengths of the lines that are shown
 };
 
 // {"code":…,"field":…,"message":…}

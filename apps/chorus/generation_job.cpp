@@ -95,7 +95,21 @@ bool GenerationJob::poll() {
   return true;
 }
 
+double GenerationJob::tokens_per_s() const {
+  const double seconds = static_cast<double>(last_token_ns_ - first_token_ns_) * 1e-9;
+  return tokens_.size() > 1 && seconds > 0 ? static_cast<double>(tokens_.size() - 1) / seconds : 0;
+}
+
+size_t GenerationJob::consumed_tokens() const {
+  const auto held = session_.valid() ? static_cast<size_t>(session_.position()) : 0;
+  return std::min(held, prompt_.tokens.size());
+}
+
 void GenerationJob::take(const Update& update) {
+  if (!update.tokens.empty()) {
+    last_token_ns_ = context_.clock.now_ns();
+    if (tokens_.empty()) first_token_ns_ = last_token_ns_;
+  }
   for (const TokenScore& score : update.tokens) {
     if (stopped_by_text_) break;
     TokenScore kept = score;

@@ -77,6 +77,10 @@ class GenerationJob {
   // The tokens so far.
   json::Array ids() const;
   size_t generated_tokens() const { return tokens_.size(); }
+  // Since the first token, 0 with fewer than two.
+  double tokens_per_s() const;
+  // Tokens of the prompt that the session holds.
+  size_t consumed_tokens() const;
   FinishReason finish() const { return *finish_; }
   const Status& error() const { return error_; }
 
@@ -108,6 +112,8 @@ class GenerationJob {
   std::vector<TokenScore> tokens_;  // likeliest_begin counts into likeliest_
   std::vector<TokenLogprob> likeliest_;
   std::string output_;
+  int64_t first_token_ns_ = 0;  // when they were taken
+  int64_t last_token_ns_ = 0;
   std::optional<FinishReason> finish_;
   Status error_;
   GenerationMetrics metrics_;

@@ -33,6 +33,8 @@ class PromptJob {
   bool poll();
   void cancel();
   bool finished() const { return num_finished_ == choices_.size(); }
+  // Whether a choice has started and not finished.
+  bool is_running() const { return num_finished_ < num_started_; }
 
  private:
   Status prepare();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "live_view.h"
 #include "models.h"
 #include "prompt_job.h"
 #include "verbs.h"
@@ -28,7 +29,10 @@ class RunVerb final : public Verb {
   void run_jobs(Console& console, Interrupt& interrupt);
   void start_next(const Interrupt& interrupt);
   bool poll();
-  void show_progress(Console& console) const;
+  bool is_over(const Interrupt& interrupt) const;
+  JobView view_of(const PromptJob& prompt, const GenerationJob& job) const;
+  TotalView total_view() const;
+  void show_progress(Console& console);
   void stream_text(const GenerationJob& job, Console& console);
   void print_finished(Console& console, const Interrupt& interrupt);
   void print(const PromptJob& prompt, const GenerationJob& job, Console& console);
@@ -63,7 +67,9 @@ class RunVerb final : public Verb {
   size_t num_streamed_ = 0;         // bytes of the only job's text that are printed
   bool echoed_ = false;             // so is its prompt
   bool streams_ = false;
+  bool prints_at_end_ = false;
   int64_t started_ns_ = 0;
+  int64_t next_view_ns_ = 0;
   double wall_s_ = 0;
   json::Array report_;
 };
@@ -155,6 +161,8 @@ void RunVerb::make_jobs(const Console& console) {
   });
   streams_ = jobs_.size() == 1 && job_options_.num_choices == 1 && !console.json() &&
              text_ != nullptr && isatty(1) == 1;
+  // On a terminal the texts follow the live view.
+  prints_at_end_ = !streams_ && !console.json() && console.shows_progress() && isatty(1) == 1;
 }
 
 // Keeps the engine busy with as many sessions as there may be; the engine itself queues what the KV
@@ -184,19 +192,54 @@ bool RunVerb::poll() {
          changed;
 }
 
-void RunVerb::show_progress(Console& console) const {
-  if (!console.shows_progress() || streams_) return;
-  size_t done = 0;
-  size_t tokens = 0;
-  for (const auto& job : jobs_) {
-    done += job->finished() ? 1 : 0;
-    for (const auto& choice : job->choices()) tokens += choice->generated_tokens();
+bool RunVerb::is_over(const Interrupt& interrupt) const {
+  if (num_begun_ < order_.size() && !interrupt.requested()) return false;
+  return std::none_of(active_.begin(), active_.end(), [&](const PromptJob* job) {
+    return job->is_running() || !interrupt.requested();
+  });
+}
+
+JobView RunVerb::view_of(const PromptJob& prompt, const GenerationJob& job) const {
+  JobView view;
+  view.label = std::to_string(job.index() + 1);
+  if (prompt.choices().size() > 1) view.label += "." + std::to_string(job.choice());
+  view.prompt_tokens = prompt.num_prompt_tokens();
+  view.consumed_tokens = job.consumed_tokens();
+  view.tokens = job.generated_tokens();
+  view.tokens_per_s = job.tokens_per_s();
+  if (job.finished()) {
+    view.state = job.error().ok() ? JobView::State::kDone : JobView::State::kFailed;
+  } else if (view.tokens > 0) {
+    view.state = JobView::State::kGenerating;
+  } else if (job.choice() == 0 && view.consumed_tokens > 0) {
+    view.state = JobView::State::kPrefill;
+  }
+  return view;
+}
+
+TotalView RunVerb::total_view() const {
+  TotalView total;
+  for (const auto& prompt : jobs_) {
+    for (const auto& job : prompt->choices()) total.tokens += job->generated_tokens();
   }
   const double seconds = static_cast<double>(clock_.now_ns() - started_ns_) / 1e9;
-  char text[128];
-  std::snprintf(text, sizeof text, "%zu of %zu done, %zu tokens, %.1f tokens/s", done, jobs_.size(),
-                tokens, seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
-  console.progress(text);
+  total.tokens_per_s = seconds > 0 ? static_cast<double>(total.tokens) / seconds : 0;
+  for (const GroupUsage& group : engine_->runner().metrics().usage.groups) {
+    total.blocks_total += group.blocks_total;
+    total.blocks_used += group.blocks_total - group.blocks_free - group.blocks_cached;
+  }
+  return total;
+}
+
+void RunVerb::show_progress(Console& console) {
+  constexpr int64_t kViewIntervalNs = 100'000'000;
+  if (!console.shows_progress() || streams_ || clock_.now_ns() < next_view_ns_) return;
+  next_view_ns_ = clock_.now_ns() + kViewIntervalNs;
+  std::vector<JobView> views;
+  for (const auto& prompt : jobs_) {
+    for (const auto& job : prompt->choices()) views.push_back(view_of(*prompt, *job));
+  }
+  console.status(live_view(views, total_view(), Console::terminal_size()));
 }
 
 // What is new of the text, with the prompt in front when it is to be echoed.
@@ -268,7 +311,7 @@ void RunVerb::print_finished(Console& console, const Interrupt& interrupt) {
 void RunVerb::run_jobs(Console& console, Interrupt& interrupt) {
   interrupt.on_request([this] { signal_->notify(); });
   bool cancelled = false;
-  while (num_printed_ < jobs_.size()) {
+  for (;;) {
     const uint64_t seen = signal_->count();
     start_next(interrupt);
     if (interrupt.requested() && !cancelled) {
@@ -277,11 +320,13 @@ void RunVerb::run_jobs(Console& console, Interrupt& interrupt) {
     }
     const bool changed = poll();
     if (streams_ && jobs_[0]->has_begun()) stream_text(*jobs_[0]->choices()[0], console);
-    print_finished(console, interrupt);
+    if (!prints_at_end_) print_finished(console, interrupt);
+    if (is_over(interrupt)) break;
     show_progress(console);
-    if (!changed && num_printed_ < jobs_.size()) signal_->wait(seen);
+    if (!changed) signal_->wait(seen);
   }
   interrupt.on_request({});
+  print_finished(console, interrupt);
 }
 
 json::Value RunVerb::summary() const {
