@@ -22,11 +22,11 @@ Status read_count(const char* flag, const std::string& text, int64_t low, int64_
 
 }  // namespace
 
-void CommonFlags::declare(CommandLine& line) {
+void CommonFlags::declare(CommandLine& line, bool has_json) {
   line.group("Common");
   line.flag("--threads", threads_text_, "N",
             "worker threads, 1 to 512 (default: physical cores available to the process)");
-  line.flag("--json", json, "results as JSON Lines on stdout");
+  if (has_json) line.flag("--json", json, "results as JSON Lines on stdout");
   line.flag("--quiet", quiet, "no progress on stderr");
   line.flag("--log-level", log_level_text_, "LEVEL",
             "error, warning, info or debug (default: warning)");
@@ -113,11 +113,14 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
   return options;
 }
 
-void SamplingFlags::declare(CommandLine& line) {
+void SamplingFlags::declare(CommandLine& line, bool for_chat) {
   line.group("Sampling");
   line.flag("--max-tokens", max_tokens_, "N",
-            "most tokens to generate (default: 256, or what the context leaves)");
-  line.flag("--temperature", temperature_, "X", "0 (default): greedy, the likeliest token");
+            for_chat ? "most tokens of an answer (default: 1024, or what the context leaves)"
+                     : "most tokens to generate (default: 256, or what the context leaves)");
+  line.flag("--temperature", temperature_, "X",
+            for_chat ? "0: greedy, the likeliest token (default: 0.7)"
+                     : "0 (default): greedy, the likeliest token");
   line.flag("--seed", seed_, "N",
             "of the random numbers; with one the result is repeatable (default: a random one)");
   line.flag("--stop", stop_, "TEXT", "end before this text; repeatable");

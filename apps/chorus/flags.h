@@ -18,7 +18,7 @@ namespace chorus::cli {
 // read.
 class CommonFlags {
  public:
-  void declare(CommandLine& line);
+  void declare(CommandLine& line, bool has_json);
   Status parse();
 
   int threads = 0;  // 0: not given
@@ -59,10 +59,15 @@ inline constexpr double kMaxTemperature = 100;
 
 class SamplingFlags {
  public:
-  void declare(CommandLine& line);
+  void declare(CommandLine& line) { declare(line, false); }
+  // The same flags with the defaults of a chat, which its verb applies.
+  void declare_for_chat(CommandLine& line) { declare(line, true); }
   Result<GenerationSettings> parse() const;
+  bool has_temperature() const { return !temperature_.empty(); }
 
  private:
+  void declare(CommandLine& line, bool for_chat);
+
   std::string max_tokens_, temperature_, seed_;
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;

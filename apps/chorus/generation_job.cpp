@@ -222,6 +222,12 @@ json::Value GenerationJob::result() const {
   return value;
 }
 
+std::vector<TokenId> GenerationJob::tokens() const {
+  std::vector<TokenId> tokens;
+  for (const TokenScore& score : tokens_) tokens.push_back(score.id);
+  return tokens;
+}
+
 json::Array GenerationJob::ids() const {
   json::Array ids;
   for (const TokenScore& score : tokens_) ids.emplace_back(score.id);

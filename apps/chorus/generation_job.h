@@ -75,6 +75,7 @@ class GenerationJob {
   // The prompt as text, which --echo puts in front; else empty.
   std::string echo() const;
   // The tokens so far.
+  std::vector<TokenId> tokens() const;
   json::Array ids() const;
   size_t generated_tokens() const { return tokens_.size(); }
   // Since the first token, 0 with fewer than two.
@@ -83,6 +84,8 @@ class GenerationJob {
   size_t consumed_tokens() const;
   FinishReason finish() const { return *finish_; }
   const Status& error() const { return error_; }
+  // Complete when finished.
+  const GenerationMetrics& metrics() const { return metrics_; }
 
   // The "result" line of the contract. Requires: finished().
   json::Value result() const;

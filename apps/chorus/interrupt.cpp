@@ -38,6 +38,11 @@ void Interrupt::on_request(std::function<void()> action) {
   if (requested() && action_) action_();
 }
 
+void Interrupt::on_signal(std::function<bool(int signal)> handler) {
+  MutexLock lock(mutex_);
+  handler_ = std::move(handler);
+}
+
 void Interrupt::delay_exit(int by) {
   MutexLock lock(mutex_);
   num_delays_ += by;
@@ -48,9 +53,10 @@ void Interrupt::wait_for_signals() {
   for (;;) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0 || stop_.load()) return;
-    const bool is_first = num_signals_.fetch_add(1) == 0;
     // The process ends under the lock, so that no delay can begin meanwhile.
     MutexLock lock(mutex_);
+    if (handler_ && handler_(signal)) continue;
+    const bool is_first = num_signals_.fetch_add(1) == 0;
     if (num_delays_ > 0) continue;
     // Without an action nothing is running that could end with its results.
     if (!is_first || !action_) _exit(130);

@@ -31,6 +31,10 @@ class Interrupt {
   // An empty function takes it back; when this returns, the old action is not running.
   void on_request(std::function<void()> action);
 
+  // While it is set, each signal calls `handler` first, on the waiting thread; true means that the
+  // signal is dealt with. An empty function takes it back, as above.
+  void on_signal(std::function<bool(int signal)> handler);
+
  private:
   friend class ExitDelay;
   void delay_exit(int by);
@@ -40,6 +44,7 @@ class Interrupt {
   std::atomic<bool> stop_{false};
   Mutex mutex_;
   std::function<void()> action_ CHORUS_GUARDED_BY(mutex_);
+  std::function<bool(int)> handler_ CHORUS_GUARDED_BY(mutex_);
   int num_delays_ CHORUS_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };

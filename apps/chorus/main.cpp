@@ -21,7 +21,7 @@ constexpr const char* kProgramSummary =
     "ran alone.";
 
 // Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentVerbs = {"bench", "chat", "serve"};
+const std::vector<std::string> kAbsentVerbs = {"bench", "serve"};
 
 Verbs all_verbs() {
   Verbs verbs;
@@ -29,6 +29,7 @@ Verbs all_verbs() {
   verbs.push_back(make_inspect());
   verbs.push_back(make_tokenize());
   verbs.push_back(make_run());
+  verbs.push_back(make_chat());
   verbs.push_back(make_perplexity());
   return verbs;
 }
@@ -70,7 +71,7 @@ int run_verb(Verb& verb, std::span<const std::string> words, Interrupt& interrup
   CommandLine line("chorus " + verb.name(), verb.summary());
   bool help = false;
   verb.declare(line);
-  verb.common().declare(line);
+  verb.common().declare(line, verb.has_json());
   line.flag("-h,--help", help, "this text");
   const auto flag_words = before_separator(words);
   CommonFlags early;

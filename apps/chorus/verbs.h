@@ -28,6 +28,9 @@ class Verb {
   // Its arguments and flags; the common ones are main's part.
   virtual void declare(CommandLine& line) = 0;
 
+  // Whether --json is one of the common flags.
+  virtual bool has_json() const { return true; }
+
   // Turns the words into values. An error means that the command line is wrong.
   virtual Status parse() { return Status(); }
 
@@ -47,5 +50,6 @@ std::unique_ptr<Verb> make_inspect();
 std::unique_ptr<Verb> make_tokenize();
 std::unique_ptr<Verb> make_run();
 std::unique_ptr<Verb> make_perplexity();
+std::unique_ptr<Verb> make_chat();
 
 }  // namespace chorus::cli

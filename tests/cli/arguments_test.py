@@ -38,6 +38,11 @@ FLAGS = {
         "--no-batch",
         "--report",
     ],
+    "chat": [flag for flag in COMMON if flag != "--json"]
+    + NUMERICS
+    + ENGINE
+    + SAMPLING
+    + ["--system"],
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
 }
 # Flags of the contract that this version does not have: (flag, value or nothing).
@@ -51,6 +56,7 @@ ABSENT = {
         ("--top-p", "0.9"),
         ("--min-p", "0.1"),
     ],
+    "chat": ABSENT_ENGINE + [("--save-session", "s.bin"), ("--load-session", "s.bin")],
     "perplexity": ABSENT_ENGINE,
     "export": [
         ("--quantize", "q8_0"),
@@ -60,7 +66,7 @@ ABSENT = {
         ("--max-step", "64"),
     ],
 }
-ABSENT_VERBS = ["bench", "chat", "serve"]
+ABSENT_VERBS = ["bench", "serve"]
 
 COUNT_VALUES = ["0", "-1", "x", "1.5", "", "99999999999999999999", "5 "]
 BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q8", "f64", "", "f16"]}
@@ -190,6 +196,8 @@ class RefusalTest(CliTest):
     def words(self, verb: str) -> list:
         if verb == "run":
             return ["run", TIED, "a"]
+        if verb == "chat":
+            return ["chat", TIED]
         if verb == "perplexity":
             return ["perplexity", TIED, self.write("text.txt", "abc" * 100)]
         return ["export", TIED, "-o", str(self.folder / "out.chorus")]

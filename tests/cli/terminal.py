@@ -169,6 +169,13 @@ class Process:
     def wait_for_text(self, text: str, seconds: float = 60) -> None:
         self.wait_for(lambda screen: text in screen.text(), seconds)
 
+    def wait_for_editing(self, seconds: float = 60) -> None:
+        """Until keys go to the program one by one. A prompt is shown a moment before."""
+        until = time.monotonic() + seconds
+        while termios.tcgetattr(self.slave)[3] & termios.ICANON:
+            self._take(0.01)
+            assert time.monotonic() < until, self._state("does not edit")
+
     def finish(self, seconds: float = 60) -> int:
         """Reads to the end of the process; its exit code. The terminal is as it was before."""
         until = time.monotonic() + seconds

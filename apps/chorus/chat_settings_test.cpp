@@ -1,0 +1,49 @@
+#include "chat_settings.h"
+
+#include <gtest/gtest.h>
+
+namespace chorus::cli {
+namespace {
+
+TEST(ChatSettings, ValuesAndDefaults) {
+  GenerationSettings defaults;
+  defaults.temperature = 0.7;
+  defaults.stop = {"END"};
+  GenerationSettings settings = defaults;
+  const auto set = [&](const std::string& name, const std::string& value) {
+    const Status status = change_setting(name, value, defaults, settings);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  };
+  set("temperature", "0");
+  set("max_tokens", "12");
+  set("seed", "0");
+  set("stop", "two words");
+  set("ignore_eos", "true");
+  EXPECT_EQ(settings_text(settings),
+            "temperature 0\nmax_tokens  12\nseed        0\nstop        \"two words\"\n"
+            "ignore_eos  true\n");
+  for (const char* name : {"temperature", "max_tokens", "seed", "stop", "ignore_eos"})
+    set(name, "");
+  EXPECT_EQ(settings_text(settings), settings_text(defaults));
+  EXPECT_EQ(settings.stop, defaults.stop);
+}
+
+TEST(ChatSettings, ABadValueChangesNothing) {
+  const GenerationSettings defaults;
+  GenerationSettings settings;
+  const std::pair<const char*, const char*> bad[] = {
+      {"temperature", "-1"}, {"temperature", "hot"}, {"max_tokens", "0"}, {"max_tokens", "1.5"},
+      {"seed", "-1"},        {"ignore_eos", "yes"},  {"colour", "red"}};
+  for (const auto& [name, value] : bad) {
+    SCOPED_TRACE(name);
+    const Status status = change_setting(name, value, defaults, settings);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.field(), name);
+    EXPECT_EQ(settings_text(settings), settings_text(defaults));
+  }
+  EXPECT_NE(change_setting("temprature", "1", defaults, settings).message().find("temperature"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace chorus::cli
