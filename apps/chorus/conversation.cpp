@@ -53,10 +53,12 @@ Result<Session> Conversation::take_session(const std::vector<TokenId>& prompt) {
   const auto common = static_cast<size_t>(differ.first - held_.begin());
   // One token is left to run, for its logits.
   const size_t kept = std::min(common, prompt.empty() ? 0 : prompt.size() - 1);
-  if (kept < held_.size()) {
+  // A stop text that was found late is still being cut off: then the session shows more than is
+  // held.
+  if (session_.position() > static_cast<Position>(kept)) {
     CHORUS_RETURN_IF_ERROR(session_.rewind(static_cast<Position>(kept)));
-    held_.resize(kept);
   }
+  held_.resize(kept);
   return std::move(session_);
 }
 

@@ -80,7 +80,7 @@ class Conversation {
   std::vector<TokenId> held_;  // the context of the session
 };
 
-// Fills the turn's answer from a job that has finished. `end_tokens` are sorted in any order.
+// Fills the turn's answer from a job that has finished.
 void take_answer(const GenerationJob& job, const TextModel& text,
                  const std::vector<TokenId>& end_tokens, Turn& turn);
 

@@ -217,7 +217,8 @@ class TemplateTest(ChatTest):
 
     def test_a_template_that_refuses_a_message(self):
         model = self.model(
-            "{% if messages|length>1 %}{{raise_exception('one only')}}{% endif %}{{messages[0].content}}"
+            "{% if messages|length>1 %}{{raise_exception('one only')}}{% endif %}"
+            "{{messages[0].content}}"
         )
         done = self.chat("hello", "more", "/undo", "hello", model=model, code=1)
         self.assertIn("one only", done.err)
@@ -311,7 +312,7 @@ class MessageTest(ChatTest):
 
     def test_an_interrupt_stops_the_answer_only(self):
         process = subprocess.Popen(
-            support.command_of(["chat", TIED, "--max-tokens", "100000", "--context", "512", *DRAWN]),
+            support.command_of(["chat", TIED, "--max-tokens", "100000", *DRAWN]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
