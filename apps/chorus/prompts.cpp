@@ -1,7 +1,9 @@
 #include "prompts.h"
 
-#include <iostream>
+#include <cerrno>
+#include <cstring>
 #include <iterator>
+#include <unistd.h>
 
 #include "arguments.h"
 #include "base/memory_map.h"
@@ -162,7 +164,8 @@ Prompt prompt_at(const GenerationSettings& settings, const std::string& path, co
 
 Result<std::vector<Prompt>> read_text_prompts(const PromptSources& sources) {
   const std::string& path = sources.prompts_file;
-  CHORUS_ASSIGN_OR_RETURN(const std::string text, read_input(path));
+  CHORUS_ASSIGN_OR_RETURN(std::string text, read_input(path));
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte order mark
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool is_json = first != std::string::npos && text[first] == '{';
   std::vector<Prompt> prompts;
@@ -189,11 +192,21 @@ Status add(const char* flag, Result<std::vector<Prompt>> more, std::vector<Promp
 Result<std::string> read_input(const std::string& path) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   if (path != "-") return read_text_file(path, kMaxBytes);
-  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-  if (text.size() > kMaxBytes) {
-    return invalid_argument("-", "expected at most 1 GiB on standard input");
+  std::string text;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count == 0) return text;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      return invalid_argument("-",
+                              std::string("cannot read standard input: ") + std::strerror(errno));
+    }
+    text.append(buffer, static_cast<size_t>(count));
+    if (text.size() > kMaxBytes) {
+      return invalid_argument("-", "expected at most 1 GiB on standard input");
+    }
   }
-  return text;
 }
 
 Result<std::vector<Prompt>> read_token_prompts(const std::string& path,

@@ -1,9 +1,7 @@
 // chorus tokenize: text to token ids and back.
-#include <iostream>
-#include <iterator>
-
 #include "arguments.h"
 #include "models.h"
+#include "prompts.h"
 #include "verbs.h"
 
 namespace chorus::cli {
@@ -101,9 +99,9 @@ int TokenizeVerb::run(Console& console, Interrupt& /*interrupt*/) {
   if (!text.ok()) return console.error(text.status(), kBadModel);
   const text::Tokenizer& tokenizer = (*text)->tokenizer();
   if (decodes_) return decode(tokenizer, console);
-  const std::string input =
-      words_.empty() ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : words_[0];
-  return encode(input, tokenizer, console);
+  const auto input = words_.empty() ? read_input("-") : Result<std::string>(words_[0]);
+  if (!input.ok()) return console.error(input.status(), kFailed);
+  return encode(*input, tokenizer, console);
 }
 
 }  // namespace

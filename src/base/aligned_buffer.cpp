@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <sys/mman.h>
 #include <utility>
 
@@ -16,15 +17,25 @@ constexpr size_t kHugePageBytes = size_t{1} << 21;
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(size_t size) : size_(size) {
-  if (size == 0) return;
+AlignedBuffer::AlignedBuffer(size_t size) { CHORUS_CHECK(allocate(size)); }
+
+Result<AlignedBuffer> AlignedBuffer::create(size_t size) {
+  AlignedBuffer buffer;
+  if (!buffer.allocate(size))
+    return resource_exhausted("memory", "there is no room for " + std::to_string(size) + " bytes");
+  return buffer;
+}
+
+bool AlignedBuffer::allocate(size_t size) {
+  if (size == 0) return true;
   void* memory = nullptr;
   const bool huge = size >= kHugePageBytes;
-  const int error = ::posix_memalign(&memory, huge ? kHugePageBytes : kVectorAlignment, size);
-  CHORUS_CHECK_EQ(error, 0);
+  if (::posix_memalign(&memory, huge ? kHugePageBytes : kVectorAlignment, size) != 0) return false;
   if (huge) (void)::madvise(memory, size, MADV_HUGEPAGE);  // a wish: the buffer works without
   std::memset(memory, 0, size);
   data_ = static_cast<std::byte*>(memory);
+  size_ = size;
+  return true;
 }
 
 AlignedBuffer AlignedBuffer::copy_of(std::span<const std::byte> bytes) {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "base/free_memory.h"
 #include "batching/decode_first_scheduler.h"
 #include "executors/module_executor.h"
 
@@ -13,24 +14,6 @@ namespace {
 
 constexpr int32_t kDefaultMaxSessions = 256;
 constexpr int32_t kMaxStepTokens = 1 << 20;  // what the CPU module takes
-
-// Bytes that this process may still take: the machine's free memory, at most what its cgroup
-// leaves.
-int64_t free_memory_bytes() {
-  int64_t bytes = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ifstream info("/proc/meminfo");
-  std::string name;
-  for (int64_t kib = 0; info >> name >> kib; info.ignore(64, '\n')) {
-    if (name == "MemAvailable:") bytes = kib * 1024;
-  }
-  int64_t limit = 0;
-  int64_t used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
-      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
-    bytes = std::min(bytes, std::max<int64_t>(0, limit - used));
-  }
-  return bytes;
-}
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -77,6 +60,7 @@ Status with_flag(const Status& status, const EngineOptions& options) {
   if (field == "num_blocks") field = options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks";
   if (field == "isa") field = "CHORUS_FORCE_ISA";
   if (field == "threads") field = "--threads";
+  if (field == "max_step_tokens") field = "--max-batch-tokens";
   return Status(status.code(), std::move(field), status.message());
 }
 

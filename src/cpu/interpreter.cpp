@@ -24,21 +24,33 @@ float* at(float* arena, const View& view, int32_t row) {
   return arena + view.offset + int64_t{row} * view.stride;
 }
 
+// Blocks of activations that the linear layers of a slice are given.
+int64_t prepared_blocks(const Plan& plan, int32_t body_rows) {
+  return std::max(num_quads(body_rows) * num_blocks_of(plan.body.max_columns),
+                  num_quads(Interpreter::kTailRows) * num_blocks_of(plan.tail.max_columns));
+}
+
 }  // namespace
 
+int64_t Interpreter::bytes_needed(const Plan& plan, int32_t body_rows, int32_t kept_rows) {
+  const int64_t floats =
+      plan.body.floats_per_row * body_rows + int64_t{plan.selected.width} * kept_rows;
+  return floats * static_cast<int64_t>(sizeof(float)) +
+         prepared_blocks(plan, body_rows) *
+             static_cast<int64_t>(sizeof(QuadBlock) + kBlock * kQuad * sizeof(float));
+}
+
 Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
-                         ThreadPool& pool, int32_t body_rows)
+                         ThreadPool& pool, int32_t body_rows, int32_t kept_rows)
     : program_(program),
       plan_(std::move(plan)),
       kernels_(kernels),
       kv_(kv),
       pool_(pool),
-      body_rows_(body_rows),
       body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
       tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
-      kept_(float_buffer(int64_t{plan_.selected.width} * body_rows)) {
-  const int64_t blocks = std::max(num_quads(body_rows) * num_blocks_of(plan_.body.max_columns),
-                                  num_quads(kTailRows) * num_blocks_of(plan_.tail.max_columns));
+      kept_(float_buffer(int64_t{plan_.selected.width} * kept_rows)) {
+  const int64_t blocks = prepared_blocks(plan_, body_rows);
   bool quantize = false;
   bool prepare_f32 = false;
   for (const Stage* stage : {&plan_.body, &plan_.tail}) {

@@ -25,7 +25,9 @@ class Interpreter {
 
   // The references outlive this object. `plan` was made for body_rows and kTailRows.
   Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
-              ThreadPool& pool, int32_t body_rows);
+              ThreadPool& pool, int32_t body_rows, int32_t kept_rows);
+  // Of the buffers that grow with rows.
+  static int64_t bytes_needed(const Plan& plan, int32_t body_rows, int32_t kept_rows);
 
   // Runs the body over a slice of at most body_rows rows and copies the wanted rows to kept rows
   // [first_kept, first_kept + slice.wanted.size()). Marks rows as Module::run does.
@@ -39,7 +41,6 @@ class Interpreter {
   // Row i of the last run_tail; valid until the next.
   const float* logits(int32_t i) const;
   int32_t vocabulary() const { return plan_.logits.width; }
-  int32_t max_kept_rows() const { return body_rows_; }
 
  private:
   // What one stage works on: local rows [0, rows) of an arena.
@@ -73,10 +74,9 @@ class Interpreter {
   const Kernels& kernels_;
   KvMemory& kv_;
   ThreadPool& pool_;
-  const int32_t body_rows_;
   AlignedBuffer body_arena_;
   AlignedBuffer tail_arena_;
-  AlignedBuffer kept_;       // f32 [body_rows, width of the selected value]
+  AlignedBuffer kept_;       // f32 [kept_rows, width of the selected value]
   AlignedBuffer quantised_;  // the preparations of one linear layer
   AlignedBuffer prepared_;
   AlignedBuffer scratch_;  // attention's, per thread

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/free_memory.h"
 #include "base/random.h"
 #include "cpu/float_mode.h"
 
@@ -47,6 +48,13 @@ Status check_options(const Program& program, const CpuOptions& options) {
   return Status();
 }
 
+// No forward has more rows than its method takes.
+int32_t rows_of_a_slice(const Program& program, const CpuOptions& options) {
+  int32_t most = 1;
+  for (const Method& method : program.methods()) most = std::max(most, method.max_tokens);
+  return std::min(most, options.max_step_tokens);
+}
+
 ModuleInfo make_info(const Program& program, const CpuOptions& options, const KvMemory& kv) {
   ModuleInfo info;
   for (const Method& method : program.methods()) {
@@ -77,8 +85,16 @@ std::string_view name_of(KvType type) { return type == KvType::kBf16 ? "bf16" : 
 Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program> program,
                                                   const CpuOptions& options) {
   CHORUS_RETURN_IF_ERROR(check_options(*program, options));
+  const int32_t body_rows = rows_of_a_slice(*program, options);
   CHORUS_ASSIGN_OR_RETURN(Plan plan, make_plan(*program, options.activations == Activations::kInt8,
-                                               options.max_step_tokens, Interpreter::kTailRows));
+                                               body_rows, Interpreter::kTailRows));
+  const int64_t bytes = Interpreter::bytes_needed(plan, body_rows, options.max_step_tokens);
+  if (const int64_t free = free_memory_bytes(); bytes > free) {
+    return resource_exhausted(
+        "max_step_tokens", "steps of " + std::to_string(options.max_step_tokens) + " tokens take " +
+                               std::to_string(bytes) + " bytes beside the KV, " +
+                               std::to_string(free) + " are free");
+  }
   CHORUS_ASSIGN_OR_RETURN(KvMemory kv, KvMemory::create(program->graph(), options.kv_type,
                                                         options.block_size, options.num_blocks));
   return std::unique_ptr<Module>(
@@ -93,7 +109,8 @@ CpuModule::CpuModule(std::shared_ptr<const Program> program, const CpuOptions& o
       info_(make_info(*program_, options, kv)),
       kv_(std::move(kv)),
       pool_(options.threads),
-      interpreter_(*program_, std::move(plan), kernels_, kv_, pool_, options.max_step_tokens),
+      interpreter_(*program_, std::move(plan), kernels_, kv_, pool_,
+                   rows_of_a_slice(*program_, options), options.max_step_tokens),
       kept_index_(static_cast<size_t>(options.max_step_tokens), -1) {}
 
 Status CpuModule::begin(const Step& step) {

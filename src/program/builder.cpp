@@ -284,7 +284,8 @@ Result<AlignedBuffer> ProgramBuilder::build_image(const BuildProgress& progress)
 
   // Hashes have a fixed width: the manifest's size does not depend on them.
   const size_t manifest_bytes = encode_manifest(manifest).size();
-  AlignedBuffer buffer(manifest_offset + manifest_bytes);
+  CHORUS_ASSIGN_OR_RETURN(AlignedBuffer buffer,
+                          AlignedBuffer::create(manifest_offset + manifest_bytes));
   const std::span<std::byte> image = buffer.bytes();
   write_weights(progress, image, manifest);
   copy_text(text.tokens, manifest.tokens, image);

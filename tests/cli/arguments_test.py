@@ -2,6 +2,8 @@
 """The command line itself: help, version, exit codes, error objects, refusals by name."""
 
 import re
+import resource
+import subprocess
 
 import support
 from support import TIED, CliTest
@@ -347,6 +349,38 @@ class MissingTest(CliTest):
             done = self.expect(3, "run", path, "a")
             self.assertIn(path, done.err)
             self.assertIn(".gguf", done.err)
+
+
+class MemoryTest(CliTest):
+    def test_more_than_there_is(self):
+        # 4 GiB of address space: what does not fit is refused by its flag, before it is taken.
+        limit = 4 << 30
+        for words in [
+            ["--max-batch-tokens", "1048576", "--prefill-chunk", "1048000"],
+            ["--kv-memory", "64GiB"],
+        ]:
+            with self.subTest(words=words):
+                done = subprocess.run(
+                    support.command_of(["run", str(TIED), "a", "--max-tokens", "1", *words]),
+                    capture_output=True,
+                    timeout=support.TIMEOUT_S,
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+                )
+                err = done.stderr.decode()
+                if done.returncode == 0:
+                    continue  # the tiny model's steps may fit
+                self.assertIn(done.returncode, (1, 2), err)
+                self.assertTrue(any(named(word, err) for word in words if word.startswith("--")), err)
+
+    def test_a_pool_that_fits_the_address_space(self):
+        limit = 1 << 30
+        done = subprocess.run(
+            support.command_of(["run", str(TIED), "a", "--max-tokens", "1"]),
+            capture_output=True,
+            timeout=support.TIMEOUT_S,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        )
+        self.assertEqual(0, done.returncode, done.stderr.decode())
 
 
 class ConflictTest(CliTest):

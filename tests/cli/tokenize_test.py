@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """`chorus tokenize`: text to ids and back."""
 
+import os
 import pathlib
 import random
+import subprocess
 
 import support
 from support import FLOAT, MIXED, TIED, VOCABULARY, CliTest, Gguf
@@ -79,6 +81,18 @@ class TokenizeTest(CliTest):
 
     def test_empty(self):
         self.assertEqual([], self.tokens(TIED, stdin=b"")["tokens"])
+
+    def test_a_standard_input_that_cannot_be_read(self):
+        folder = os.open("/", os.O_RDONLY)
+        try:
+            for words in (["tokenize", str(TIED)], ["run", str(TIED), "--prompts", "-"]):
+                done = subprocess.run(
+                    support.command_of(words), stdin=folder, capture_output=True, timeout=60
+                )
+                self.assertIn(done.returncode, (1, 2), str(done))
+                self.assertIn("standard input", done.stderr.decode())
+        finally:
+            os.close(folder)
 
     def test_bad_ids(self):
         for word in [str(VOCABULARY[TIED]), "-1", "x", "1.5", "99999999999999999999"]:
