@@ -123,7 +123,8 @@ bool SessionExecutor::can_admit(std::span<const SessionDemand> demands) const {
 }
 
 int32_t SessionExecutor::available_blocks(int32_t group) const {
-  return sessions_->books().usage(group).blocks_free;
+  const KvGroupUsage usage = sessions_->books().usage(group);
+  return usage.blocks_free + usage.blocks_cached;
 }
 
 int64_t SessionExecutor::releasable_blocks(SessionId session) const {
@@ -180,7 +181,7 @@ Usage SessionExecutor::usage() const {
     const KvGroupUsage blocks = sessions_->books().usage(static_cast<int32_t>(group));
     usage.groups.push_back({each.policy.window, static_cast<int32_t>(each.layers.size()),
                             each.bytes_per_cell * module.block_size, blocks.blocks_total,
-                            blocks.blocks_free, 0, blocks.blocks_peak});
+                            blocks.blocks_free, blocks.blocks_cached, blocks.blocks_peak});
   }
   for (size_t method = 0; method < module.methods.size(); ++method) {
     usage.methods.push_back({module.methods[method].name, method_forwards_[method], 0});

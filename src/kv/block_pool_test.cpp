@@ -40,6 +40,31 @@ TEST(BlockPool, AtTheLastOwnerABlockIsFree) {
   EXPECT_EQ(pool.ref_count(block), 0);
 }
 
+TEST(BlockPool, CachedBlocksComeInTheOrderInWhichTheirOwnersLeft) {
+  BlockPool pool(4);
+  std::vector<BlockId> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate());
+  for (const BlockId block : blocks) pool.cache(block);
+  EXPECT_EQ(pool.cached(), 0);
+  for (const int i : {2, 0, 3}) pool.release(blocks[static_cast<size_t>(i)]);
+  EXPECT_EQ(pool.cached(), 3);
+  EXPECT_EQ(pool.available(), 3);
+  EXPECT_EQ(pool.free(), 0);
+  EXPECT_EQ(pool.oldest_cached(), blocks[2]);
+  pool.retain(blocks[2]);  // in use again, and released as the last
+  EXPECT_EQ(pool.oldest_cached(), blocks[0]);
+  pool.release(blocks[2]);
+  pool.uncache(blocks[0]);
+  EXPECT_EQ(pool.free(), 1);
+  EXPECT_EQ(pool.oldest_cached(), blocks[3]);
+  pool.uncache(blocks[1]);  // somebody else owns it
+  EXPECT_EQ(pool.free(), 1);
+  pool.uncache(blocks[3]);
+  EXPECT_EQ(pool.oldest_cached(), blocks[2]);
+  pool.check_invariants(std::vector<int32_t>{pool.ref_count(0), pool.ref_count(1),
+                                             pool.ref_count(2), pool.ref_count(3)});
+}
+
 TEST(BlockPoolDeathTest, MisuseIsCaught) {
   BlockPool pool(1);
   EXPECT_DEATH(pool.release(0), "ref_count");

@@ -49,9 +49,27 @@ Result<std::unique_ptr<KvBooks>> KvBooks::create(const KvOptions& options) {
   return std::unique_ptr<KvBooks>(new KvBooks(options));
 }
 
-KvBooks::KvBooks(const KvOptions& options) : options_(options), peaks_(options.groups.size(), 0) {
-  for (const KvGroupOptions& group : options.groups) pools_.emplace_back(group.num_blocks);
+namespace {
+
+std::vector<BlockPool> make_pools(const KvOptions& options) {
+  std::vector<BlockPool> pools;
+  for (const KvGroupOptions& group : options.groups) pools.emplace_back(group.num_blocks);
+  return pools;
 }
+
+std::vector<WindowPolicy> policies_of(const KvOptions& options) {
+  std::vector<WindowPolicy> policies;
+  for (const KvGroupOptions& group : options.groups) policies.push_back(group.policy);
+  return policies;
+}
+
+}  // namespace
+
+KvBooks::KvBooks(const KvOptions& options)
+    : options_(options),
+      pools_(make_pools(options)),
+      index_(options.block_size, policies_of(options), pools_),
+      peaks_(options.groups.size(), 0) {}
 
 const KvSequence& KvBooks::find(SequenceId sequence) const {
   const auto found = sequences_.find(sequence);
@@ -81,6 +99,8 @@ SequenceId KvBooks::open() { return insert(make_sequence()); }
 
 void KvBooks::close(SequenceId sequence) {
   truncate(sequence, 0);
+  const KvSequence& state = find(sequence);
+  if (state.is_indexed()) index_.unpin(state.last_node());
   sequences_.erase(sequence);
 }
 
@@ -97,6 +117,16 @@ SequenceId KvBooks::clone(SequenceId source, Position upto) {
     sequence.tables[group].first_position = table.first_position;
     sequence.tables[group].blocks.assign(shared.begin(), shared.end());
     for (const BlockId block : shared) pools_[group].retain(block);
+    sequence.tables[group].index_left = table.index_left;
+  }
+  if (from.is_indexed()) {
+    sequence.root = from.root;
+    sequence.path.reserve(from.path.capacity());
+    sequence.tail.reserve(static_cast<size_t>(options_.block_size));
+    sequence.path = from.path;
+    sequence.tail = from.tail;
+    index_.pin(sequence.last_node());
+    shorten_path(sequence, upto);
   }
   return insert(std::move(sequence));
 }
@@ -111,7 +141,8 @@ std::optional<KvShortage> KvBooks::restore(Position length,
     const WindowPolicy policy = options_.groups[static_cast<size_t>(group)].policy;
     CHORUS_CHECK(first >= 0 && first <= first_visible(length, policy));
     const int32_t needed = blocks_for(length) - first / options_.block_size;
-    if (needed > pool(group).free()) return KvShortage{group, needed, pool(group).free()};
+    const int32_t available = pool(group).available();
+    if (needed > available) return KvShortage{group, needed, available};
   }
   KvSequence restored = make_sequence();
   restored.length = length;
@@ -120,6 +151,7 @@ std::optional<KvShortage> KvBooks::restore(Position length,
     table.first_position = first_positions[static_cast<size_t>(group)];
     const int32_t count = blocks_for(length) - table.first_position / options_.block_size;
     BlockPool& blocks = pools_[static_cast<size_t>(group)];
+    index_.evict(group, std::max(0, count - blocks.free()));
     for (int32_t i = 0; i < count; ++i) table.blocks.push_back(blocks.allocate());
     note_peak(group, 0);
   }
@@ -137,11 +169,17 @@ void KvBooks::truncate(SequenceId sequence, Position length) {
     if (length > 0) {
       kept = static_cast<size_t>(blocks_for(length) - table.first_position / options_.block_size);
     } else {
-      table.first_position = 0;
+      table.first_position = table.index_left = 0;
     }
     release(group, std::span(table.blocks).subspan(kept));
     table.blocks.resize(kept);
+    if (length % options_.block_size == 0) continue;
+    // The partial block: a sequence that is alone in the pool must be able to go on in it.
+    const BlockPool& blocks = pool(group);
+    const BlockId partial = table.blocks.back();
+    if (blocks.in_cache(partial) && blocks.ref_count(partial) == 2) index_.forget(group, partial);
   }
+  if (state.is_indexed()) shorten_path(state, length);
   state.length = length;
 }
 
@@ -183,7 +221,7 @@ Position KvBooks::first_rewind(const KvSequence& sequence) const {
 int32_t KvBooks::exclusive_blocks(SequenceId sequence, int32_t group) const {
   const auto blocks = table(sequence, group).blocks;
   return static_cast<int32_t>(std::count_if(blocks.begin(), blocks.end(), [&](BlockId block) {
-    return pool(group).ref_count(block) == 1;
+    return pool(group).ref_count(block) - (pool(group).in_cache(block) ? 1 : 0) == 1;
   }));
 }
 
@@ -225,18 +263,30 @@ std::optional<KvShortage> KvBooks::shortage(std::span<const KvDemand> demands) c
       const KvPlan::Part part = make_part(sequence, demand, group);
       needed += part.num_blocks - part.kept_blocks;
     }
-    if (needed > pool(group).free()) return KvShortage{group, needed, pool(group).free()};
+    const int32_t available = pool(group).available();
+    if (needed > available) return KvShortage{group, needed, available};
   }
   return std::nullopt;
 }
 
-bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) const {
+bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) {
   plan.books_ = nullptr;
   plan.sorted_.clear();
   for (const KvDemand& demand : demands) plan.sorted_.push_back(demand.sequence);
   std::sort(plan.sorted_.begin(), plan.sorted_.end());
   CHORUS_CHECK(std::adjacent_find(plan.sorted_.begin(), plan.sorted_.end()) == plan.sorted_.end());
   if (!can_admit(demands)) return false;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    int32_t missing = -pool(group).free();
+    for (const KvDemand& demand : demands) {
+      const KvPlan::Part part = make_part(find(demand.sequence), demand, group);
+      missing += part.num_blocks - part.kept_blocks;
+    }
+    if (missing > 0) {
+      ++version_;
+      index_.evict(group, missing);
+    }
+  }
 
   plan.books_ = this;
   plan.version_ = version_;
@@ -248,7 +298,6 @@ bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) const {
   plan.copies_.clear();
   plan.new_blocks_.assign(pools_.size(), 0);
   for (const KvDemand& demand : demands) {
-    // The plan is pure: it keeps the address for commit, which is not.
     plan.sequences_.push_back(sequences_.find(demand.sequence)->second.get());
     for (int32_t group = 0; group < num_groups(); ++group) {
       plan_part(*plan.sequences_.back(), demand, group, plan);
@@ -287,9 +336,11 @@ void KvBooks::note_peak(int32_t group, int32_t extra_blocks) {
   peak = std::max(peak, pool(group).used() + extra_blocks);
 }
 
-void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted) {
+void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted,
+                     std::span<const KvRows> rows) {
   check_current(plan);
   CHORUS_CHECK_EQ(accepted.size(), plan.demands_.size());
+  CHORUS_CHECK(rows.empty() || rows.size() == accepted.size());
   for (int32_t group = 0; group < num_groups(); ++group) {
     const int32_t num_new = plan.new_blocks_[static_cast<size_t>(group)];
     note_peak(group, num_new);
@@ -305,7 +356,15 @@ void KvBooks::commit(KvPlan& plan, std::span<const Position> accepted) {
       commit_part(plan.part(i, group), plan.table(i, group).blocks, new_length, group,
                   sequence.tables[static_cast<size_t>(group)]);
     }
-    if (new_length != kRejected) sequence.length = new_length;
+    if (new_length == kRejected) continue;
+    const auto index = static_cast<size_t>(i);
+    CHORUS_CHECK(!sequence.is_indexed() || index < rows.size());
+    if (sequence.is_indexed()) index_rows(demand, new_length, rows[index], sequence);
+    sequence.length = new_length;
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      leave_behind(group, new_length, sequence.tables[static_cast<size_t>(group)]);
+    }
+    if (sequence.is_indexed()) tell_windows(rows[index].mark, sequence);
   }
   copied_blocks_ += static_cast<int64_t>(plan.copies_.size());
   ++version_;
@@ -323,7 +382,7 @@ void KvBooks::commit_part(const KvPlan::Part& part, std::span<const BlockId> blo
   table.blocks.insert(table.blocks.end(), blocks.begin() + part.kept_blocks,
                       blocks.begin() + static_cast<std::ptrdiff_t>(used));
   table.first_position = part.first_position;
-  leave_behind(group, accepted, table);
+  if (part.first_position == 0) table.index_left = 0;
 }
 
 // Gives up the blocks that hold nothing a query at `length` or later sees.
@@ -346,12 +405,22 @@ void KvBooks::abort(KvPlan& plan) {
 }
 
 KvGroupUsage KvBooks::usage(int32_t group) const {
-  return {pool(group).total(), pool(group).free(), peaks_[static_cast<size_t>(group)]};
+  return {pool(group).total(), pool(group).free(), pool(group).cached(),
+          peaks_[static_cast<size_t>(group)]};
 }
 
 void KvBooks::check_invariants() const {
+  std::vector<std::vector<int32_t>> all_owners;
+  for (const BlockPool& blocks : pools_) all_owners.emplace_back(blocks.total(), 0);
+  std::unordered_map<PrefixNode, int32_t> pins;
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence->is_indexed()) continue;
+    ++pins[sequence->last_node()];
+    check_path(*sequence);
+  }
+  index_.check_invariants(pins, all_owners);
   for (int32_t group = 0; group < num_groups(); ++group) {
-    std::vector<int32_t> owners(static_cast<size_t>(pool(group).total()), 0);
+    std::vector<int32_t>& owners = all_owners[static_cast<size_t>(group)];
     for (const auto& [id, sequence] : sequences_) {
       const KvSequence::Table& table = sequence->tables[static_cast<size_t>(group)];
       const WindowPolicy policy = options_.groups[static_cast<size_t>(group)].policy;

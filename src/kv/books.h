@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
 #include "kv/block_pool.h"
+#include "kv/prefix_index.h"
 #include "kv/types.h"
 
 namespace chorus {
@@ -33,17 +35,25 @@ struct KvDemand {
   int32_t count = 0;
 };
 
+// What a commit learns about the rows of a demand of an indexed sequence.
+struct KvRows {
+  std::span<const int32_t> tokens;  // [count] of the demand
+  // A generation starts at the accepted length: the windows before it stay cached.
+  bool mark = false;
+};
+
 // A group whose free blocks do not cover what a set of demands needs.
 struct KvShortage {
   int32_t group = 0;
   int64_t needed_blocks = 0;
-  int32_t free_blocks = 0;
+  int32_t free_blocks = 0;  // cached ones included
 };
 
 struct KvGroupUsage {
   int32_t blocks_total = 0;
   int32_t blocks_free = 0;
-  int32_t blocks_peak = 0;  // most in use at once, blocks of a running step included
+  int32_t blocks_cached = 0;  // owned by the prefix index alone; free as soon as they are needed
+  int32_t blocks_peak = 0;    // most in use or cached at once, blocks of a running step included
 };
 
 // In place of an accepted length: the sequence stands as it stood before the step.
@@ -55,9 +65,17 @@ struct KvSequence {
   struct Table {
     Position first_position = 0;
     std::vector<BlockId> blocks;  // the first one holds first_position
+    int32_t index_left = 0;       // blocks before this one the prefix index knows to be left behind
   };
   Position length = 0;
   std::vector<Table> tables;  // [group]
+
+  // Of an indexed sequence:
+  PrefixNode root = kNoNode;
+  std::vector<PrefixNode> path;  // of its full blocks
+  std::vector<int32_t> tail;     // the tokens behind them
+  bool is_indexed() const { return root != kNoNode; }
+  PrefixNode last_node() const { return path.empty() ? root : path.back(); }
 };
 
 // What a step may write and read. Filled by KvBooks::plan, ended by commit or abort, and then ready
@@ -117,9 +135,15 @@ class KvPlan {
 // sequence becomes empty. So a sequence may be rewound, or cloned, to every length whose next query
 // sees nothing before first_position in any group: see can_rewind.
 //
+// Sequences opened with a key are *indexed*: at every commit their full blocks are put into the
+// prefix index under that key, from which open_prefix makes new sequences. Two that hold the same
+// tokens under one key hold the same blocks, also when both have computed them: their bytes are the
+// same. Blocks that only the index owns count as free wherever blocks are needed.
+//
 // Invariants: in every group, a sequence of length n has exactly the blocks that hold
 // [first_position, n), and first_position <= max(0, n - window + 1); with full history it is 0. A
-// block's reference count is the number of tables that name it.
+// block's reference count is the number of tables that name it, and one for the index. An indexed
+// sequence holds the very blocks that the nodes of its path name.
 // Thread: engine. plan, commit, truncate and close cost O(blocks named by the tables involved).
 // Misuse (unknown sequence, gap, stale plan) fails a CHECK.
 // Source: ExecuTorch extension/llm/cache, for plan and commit (commit cff6f4dd).
@@ -134,18 +158,33 @@ class KvBooks {
 
   // An empty sequence. There is no limit on their number.
   SequenceId open();
+  // An empty, indexed one. `key` stands for everything besides tokens that decides KV bytes or
+  // keeps users apart: kv_identity, adapter, salt.
+  SequenceId open(std::string_view key) { return open_prefix(key, {}, 0); }
+  // An indexed sequence that holds the longest prefix of `tokens` the index has under `key`, of at
+  // most `cap` tokens; its length says how many. It copies nothing and needs no free block.
+  SequenceId open_prefix(std::string_view key, std::span<const int32_t> tokens, Position cap);
+  // Makes a sequence that is not indexed one that is: a restored one, once its bytes are there.
+  // Requires: length(sequence) tokens, its own.
+  void start_indexing(SequenceId sequence, std::string_view key, std::span<const int32_t> tokens);
+  // How long what open_prefix takes would be. O(blocks) of the prefix, its tokens hashed and
+  // compared.
+  Position longest_prefix(std::string_view key, std::span<const int32_t> tokens,
+                          Position cap) const;
   void close(SequenceId sequence);
-  // A new sequence that holds [0, upto) of `source`, as far as `source` holds it. It shares all
+  // A new sequence that holds [0, upto) of `source`, as far as `source` holds it, indexed if
+  // `source` is. It shares all
   // blocks, a partial one included: the first write into that one copies it. Requires:
   // can_rewind(source, upto).
   SequenceId clone(SequenceId source, Position upto);
   // A new sequence of `length` tokens that holds [first_positions[group], length) in blocks of its
   // own, whose bytes the caller fills. The group that has too few blocks, if any: then nothing has
   // changed. Requires: 1 <= length <= max_sequence_tokens, one first position per group, each in
-  // [0, first_visible(length, policy)], 0 with full history.
+  // [0, first_visible(length, policy)], 0 with full history. It is not indexed.
   std::optional<KvShortage> restore(Position length, std::span<const Position> first_positions,
                                     SequenceId& sequence);
-  // Requires: can_rewind(sequence, length).
+  // Its next append does not copy a partial block that only the index owns besides: that one leaves
+  // the index. Requires: can_rewind(sequence, length).
   void truncate(SequenceId sequence, Position length);
   Position length(SequenceId sequence) const;
   BlockTable table(SequenceId sequence, int32_t group) const;
@@ -154,7 +193,7 @@ class KvBooks {
   bool can_rewind(SequenceId sequence, Position length) const;
   // The shortest such length but 0. As long as no block has been left behind, it is 0.
   Position first_rewind(SequenceId sequence) const;
-  // Blocks that no other sequence holds: what close would free.
+  // Blocks that no other sequence holds: what close would free, or leave cached.
   int32_t exclusive_blocks(SequenceId sequence, int32_t group) const;
 
   // At most one demand per sequence; can_rewind(sequence, start), count > 0, start + count <=
@@ -162,17 +201,21 @@ class KvBooks {
   bool can_admit(std::span<const KvDemand> demands) const { return !shortage(demands); }
   // The first group that has too few blocks, if any.
   std::optional<KvShortage> shortage(std::span<const KvDemand> demands) const;
-  // Fills `plan` and changes nothing. On false, `plan` is not to be run.
-  bool plan(std::span<const KvDemand> demands, KvPlan& plan) const;
+  // Fills `plan` and changes nothing, except that cached blocks are given back when the free ones
+  // do not suffice. On false, `plan` is not to be run.
+  bool plan(std::span<const KvDemand> demands, KvPlan& plan);
 
   // Ends a plan that has run. accepted[i] is the new length of demand i's sequence, in [start,
   // start + count], or kRejected. Blocks wholly beyond it are given back, and those that a window
   // which ends there has left behind.
-  void commit(KvPlan& plan, std::span<const Position> accepted);
+  void commit(KvPlan& plan, std::span<const Position> accepted) { commit(plan, accepted, {}); }
+  // `rows` has an entry for each demand, or none if no demand is of an indexed sequence.
+  void commit(KvPlan& plan, std::span<const Position> accepted, std::span<const KvRows> rows);
   // Ends a plan that has run in part, or not at all.
   void abort(KvPlan& plan);
 
   KvGroupUsage usage(int32_t group) const;
+  const PrefixIndex& prefix_index() const { return index_; }
   int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t copied_blocks() const { return copied_blocks_; }  // by committed steps
   std::span<const BlockId> free_blocks(int32_t group) const { return pool(group).free_blocks(); }
@@ -189,6 +232,15 @@ class KvBooks {
     return const_cast<KvSequence&>(std::as_const(*this).find(sequence));
   }
   SequenceId insert(KvSequence sequence);
+  void start_path(std::string_view key, KvSequence& sequence);
+  void follow(KvSequence& sequence, std::span<const PrefixNode> path, Position length);
+  void shorten_path(KvSequence& sequence, Position length);
+  void add_to_path(std::span<const int32_t> tokens, KvSequence& sequence);
+  void index_rows(const KvDemand& demand, Position accepted, const KvRows& rows,
+                  KvSequence& sequence);
+  void index_block(int32_t index, Position length, KvSequence& sequence);
+  void tell_windows(bool mark, KvSequence& sequence);
+  int32_t first_indexed(int32_t group, Position length) const;
   KvSequence make_sequence() const;
   int32_t blocks_for(Position length) const;
   Position first_rewind(const KvSequence& sequence) const;
@@ -201,16 +253,19 @@ class KvBooks {
                    int32_t group, KvSequence::Table& table);
   void leave_behind(int32_t group, Position length, KvSequence::Table& table);
   void release(int32_t group, std::span<const BlockId> blocks);
+  void check_path(const KvSequence& sequence) const;
   void check_current(const KvPlan& plan) const;
   void note_peak(int32_t group, int32_t extra_blocks);
 
   KvOptions options_;
   std::vector<BlockPool> pools_;  // [num_groups]
+  PrefixIndex index_;             // over pools_, which does not move
   std::vector<int32_t> peaks_;    // [num_groups]
   std::unordered_map<SequenceId, std::unique_ptr<KvSequence>> sequences_;
   uint64_t next_sequence_ = 1;
   uint64_t version_ = 0;  // counts changes, so that a stale plan is found out
   int64_t copied_blocks_ = 0;
+  mutable std::vector<PrefixNode> found_;  // scratch of lookups
 };
 
 }  // namespace chorus
