@@ -60,7 +60,8 @@ LineReader::Editor::Editor() {
   el_set(line, EL_EDITOR, "emacs");
   el_set(line, EL_SIGNAL, 0);
   el_set(line, EL_HIST, &::history, history);
-  el_set(line, EL_ADDFN, "chorus-cancel", "drop the line", &cancel);
+  // The narrow form leaks copies of both texts.
+  el_wset(line, EL_ADDFN, L"chorus-cancel", L"drop the line", &cancel);
   el_set(line, EL_BIND, "^C", "chorus-cancel", nullptr);
   el_set(line, EL_SETTY, "-d", "-isig", nullptr);
 }

@@ -398,6 +398,7 @@ class TerminalTest(ChatTest):
         self.assertIn("* main", self.ask(process, "/branches"))
         process.wait_for_editing()
         process.send("\x03\x03\x03")
+        process.settle()
         self.assertIn("* main", self.ask(process, "/branches"))
         process.wait_for_editing()
         process.send("\x04")

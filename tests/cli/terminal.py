@@ -176,6 +176,11 @@ class Process:
             self._take(0.01)
             assert time.monotonic() < until, self._state("does not edit")
 
+    def settle(self, seconds: float = 0.5) -> None:
+        """Until nothing is written for so long."""
+        while self._take(seconds):
+            pass
+
     def finish(self, seconds: float = 60) -> int:
         """Reads to the end of the process; its exit code. The terminal is as it was before."""
         until = time.monotonic() + seconds
