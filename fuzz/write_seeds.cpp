@@ -1,5 +1,5 @@
-// Writes seed inputs for the reader fuzzers: write_seeds FOLDER makes FOLDER/gguf_reader_fuzz and
-// FOLDER/program_reader_fuzz. The same build gives the same files.
+// Writes seed inputs for the reader fuzzers: write_seeds FOLDER makes FOLDER/gguf_reader_fuzz,
+// FOLDER/program_reader_fuzz and FOLDER/session_fuzz. The same build gives the same files.
 #include <cstdio>
 #include <filesystem>
 #include <span>
@@ -7,7 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/memory_map.h"
+#include "engine/saved_session.h"
+#include "exec/fake_module.h"
+#include "executors/module_executor.h"
 #include "exporter/testing/gguf_writer.h"
 #include "program/testing/tiny_program.h"
 
@@ -58,6 +62,41 @@ bool write_program(const std::string& folder) {
   return true;
 }
 
+class Sink final : public ByteSink {
+ public:
+  Status write(std::span<const std::byte> bytes) override {
+    content.insert(content.end(), bytes.begin(), bytes.end());
+    return {};
+  }
+  std::vector<std::byte> content;
+};
+
+// With the layer groups that session_fuzz has.
+bool write_sessions(const std::string& folder) {
+  FakeModuleOptions options;
+  options.groups.push_back({.policy = {}, .num_blocks = 8});
+  options.groups.push_back({.policy = {.window = 20}, .num_blocks = 8});
+  FakeModule module(options);
+  const auto executor = std::move(ModuleExecutor::create(module, {4, 100})).value();
+  const SessionId session = executor->open({}).value();
+  SavedSession saved{.tokens = std::vector<TokenId>(60, 3)};
+  BatchInput input{.session = session};
+  input.tokens = std::make_shared<const std::vector<TokenId>>(saved.tokens);
+  input.size = 60;
+  BatchOutput output;
+  CHORUS_CHECK(executor->execute(std::span(&input, 1), output).ok());
+  Sink sink;
+  CHORUS_CHECK(executor->save(session, sink).ok());
+  saved.format = executor->info().kv_format;
+  for (const bool with_kv : {false, true}) {
+    if (with_kv) saved.kv = sink.content;
+    std::vector<std::byte> file = encode_session(saved);
+    file.push_back(std::byte{0});
+    if (!write(folder, with_kv ? "with_kv" : "tokens", file)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -66,7 +105,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string folder = argv[1];
-  return write_gguf(folder + "/gguf_reader_fuzz") && write_program(folder + "/program_reader_fuzz")
-             ? 0
-             : 1;
+  const bool ok = write_gguf(folder + "/gguf_reader_fuzz") &&
+                  write_program(folder + "/program_reader_fuzz") &&
+                  write_sessions(folder + "/session_fuzz");
+  return ok ? 0 : 1;
 }
