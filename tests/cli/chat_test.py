@@ -341,10 +341,17 @@ class TerminalTest(ChatTest):
     def ask(self, process: terminal.Process, text: str, prompt: str = "> ") -> str:
         """Types the line; what the screen shows until the next prompt."""
         process.wait_for_editing()
+        process.wait_for(lambda s: s.lines[s.row].rstrip().endswith(">"))
         begin = len(process.raw)
         process.send(text + "\r")
         mark = prompt.encode()
-        process.wait_for(lambda _: process.raw[begin:].rstrip(b"\x1b[K\r").endswith(mark))
+
+        def answered(_) -> bool:
+            # Editing may draw the prompt again; the answer stands behind the end of the line.
+            _, end, answer = process.raw[begin:].partition(b"\n")
+            return bool(end) and answer.rstrip(b"\x1b[K\r").endswith(mark)
+
+        process.wait_for(answered)
         return process.raw[begin:].decode("utf-8", "replace")
 
     def test_a_conversation(self):
