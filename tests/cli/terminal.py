@@ -152,7 +152,7 @@ class Process:
         ready, _, _ = select.select([self.master], [], [], max(0.0, seconds))
         if not ready:
             return False
-        data = os.read(self.master, 65536)
+        data = os.read(self.master, 256)  # so that no picture between two reads is missed
         self.raw += data
         self.screen.feed(data)
         return True
