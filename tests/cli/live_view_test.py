@@ -26,7 +26,11 @@ class LiveViewTest(CliTest):
 
     def test_a_line_for_each_and_one_of_totals(self):
         process = self.start(8)
-        process.wait_for(lambda s: re.search(TOTALS, s.lines[-1]) and "done" in s.lines[0])
+        process.wait_for(
+            lambda s: re.search(TOTALS, s.lines[-1])
+            and "done" in s.lines[0]
+            and "generating" in s.text()
+        )
         self.assertEqual(9, len(process.screen.lines))
         self.assertEqual(0, process.screen.num_wrapped)
         lines = list(process.screen.lines)
