@@ -13,6 +13,18 @@ Status check_sampling(const SamplingParams& params, int32_t vocabulary) {
     return invalid_argument("temperature", "expected a finite number of at least 0, found " +
                                                std::to_string(params.temperature));
   }
+  if (params.top_k < 0) {
+    return invalid_argument(
+        "top_k", "expected a count, or 0 for all, found " + std::to_string(params.top_k));
+  }
+  if (!(params.top_p > 0.0f && params.top_p <= 1.0f)) {
+    return invalid_argument(
+        "top_p", "expected a number above 0 and at most 1, found " + std::to_string(params.top_p));
+  }
+  if (!(params.min_p >= 0.0f && params.min_p <= 1.0f)) {
+    return invalid_argument("min_p",
+                            "expected a number from 0 to 1, found " + std::to_string(params.min_p));
+  }
   const int32_t most = std::min(kMaxLikeliest, vocabulary);
   if (params.num_likeliest < 0 || params.num_likeliest > most) {
     return invalid_argument("num_likeliest", "expected 0 to " + std::to_string(most) + ", found " +
@@ -27,6 +39,9 @@ RowSpec sampled_row(const SamplingParams& params, int32_t row, Position position
   spec.row = row;
   spec.sample = true;
   spec.temperature = params.temperature;
+  spec.top_k = params.top_k;
+  spec.top_p = params.top_p;
+  spec.min_p = params.min_p;
   spec.seed = params.seed;
   spec.choice = params.choice;
   spec.position = position;

@@ -1,4 +1,5 @@
 // select_rows, step_plan and the sampling policy.
+#include <cmath>
 #include <gtest/gtest.h>
 #include <limits>
 #include <string>
@@ -94,12 +95,36 @@ TEST(SamplingPolicy, ChecksNameTheParameter) {
   EXPECT_EQ(check(0.0f, 6, 5), "num_likeliest");
 }
 
+TEST(SamplingPolicy, FiltersAreCheckedByName) {
+  const auto check = [](int32_t top_k, float top_p, float min_p) {
+    SamplingParams params;  // greedy: what cannot be honoured is refused all the same
+    params.top_k = top_k;
+    params.top_p = top_p;
+    params.min_p = min_p;
+    return field_of(check_sampling(params, 1000));
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(check(0, 1.0f, 0.0f), "ok");
+  EXPECT_EQ(check(std::numeric_limits<int32_t>::max(), 1e-38f, 1.0f), "ok");
+  EXPECT_EQ(check(-1, 1.0f, 0.0f), "top_k");
+  for (const float bad : {0.0f, -0.5f, std::nextafter(1.0f, 2.0f), nan, infinity}) {
+    EXPECT_EQ(check(0, bad, 0.0f), "top_p") << bad;
+  }
+  for (const float bad : {-0.1f, std::nextafter(1.0f, 2.0f), nan, infinity, -infinity}) {
+    EXPECT_EQ(check(0, 1.0f, bad), "min_p") << bad;
+  }
+}
+
 TEST(SamplingPolicy, SpecsCarryThePolicyAndTheKeyOfTheDraw) {
   SamplingParams params;
   params.temperature = 0.5f;
   params.seed = 9;
   params.choice = 2;
   params.num_likeliest = 3;
+  params.top_k = 40;
+  params.top_p = 0.9f;
+  params.min_p = 0.05f;
   const RowSpec sampled = sampled_row(params, 4, 17, {});
   EXPECT_TRUE(sampled.sample);
   EXPECT_EQ(sampled.row, 4);
@@ -107,6 +132,9 @@ TEST(SamplingPolicy, SpecsCarryThePolicyAndTheKeyOfTheDraw) {
   EXPECT_EQ(sampled.seed, 9u);
   EXPECT_EQ(sampled.choice, 2u);
   EXPECT_EQ(sampled.temperature, 0.5f);
+  EXPECT_EQ(sampled.top_k, 40);
+  EXPECT_EQ(sampled.top_p, 0.9f);
+  EXPECT_EQ(sampled.min_p, 0.05f);
   EXPECT_EQ(sampled.num_likeliest, 3);
   EXPECT_FALSE(sampled.logprobs);
   EXPECT_EQ(sampled.given, -1);

@@ -9,6 +9,7 @@
 #include "base/free_memory.h"
 #include "base/random.h"
 #include "cpu/float_mode.h"
+#include "exec/sampling.h"
 
 namespace chorus::cpu {
 
@@ -201,6 +202,17 @@ Status CpuModule::check_spec(const RowSpec& spec) const {
   if (spec.num_likeliest < 0 || spec.num_likeliest > kMaxLikeliest) {
     return invalid_argument("specs.num_likeliest", expected("0 to 64", spec.num_likeliest));
   }
+  if (spec.top_k < 0) {
+    return invalid_argument("specs.top_k", expected("a count, or 0 for all", spec.top_k));
+  }
+  if (!(spec.top_p > 0.0f && spec.top_p <= 1.0f)) {
+    return invalid_argument("specs.top_p", "expected a number above 0 and at most 1, found " +
+                                               std::to_string(spec.top_p));
+  }
+  if (!(spec.min_p >= 0.0f && spec.min_p <= 1.0f)) {
+    return invalid_argument("specs.min_p",
+                            "expected a number from 0 to 1, found " + std::to_string(spec.min_p));
+  }
   if (spec.given >= info_.vocabulary) {
     return invalid_argument("specs.given", expected("an id of the vocabulary", spec.given));
   }
@@ -259,7 +271,8 @@ TokenId CpuModule::choose(const RowSpec& spec, const float* logits) const {
     return best.index;
   }
   const uint64_t bits = random_bits(spec.seed, spec.choice, static_cast<uint64_t>(spec.position));
-  return kernels_.draw({allowed, best.max, inverse, bits});
+  return kernels_.draw({allowed, best.max, inverse, bits, spec.top_k, share_of_top_p(spec.top_p),
+                        weight_of_min_p(spec.min_p)});
 }
 
 void CpuModule::reduce(const RowSpec& spec, const float* logits, RowResult& result,

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "cpu/testing/eager_model.h"
 #include "cpu/testing/step_driver.h"
+#include "exec/sampling.h"
 #include "program/builder.h"
 #include "program/testing/tiny_program.h"
 
@@ -534,6 +535,31 @@ TEST_F(Reduce, DrawsAreKeyedAndIndependentOfTheBatch) {
   EXPECT_TRUE(likeliest.empty());
 }
 
+// With filters and masks, as the plain implementation chooses from the same logits.
+TEST_F(Reduce, ChoosesAsThePlainImplementation) {
+  const auto vocabulary = static_cast<size_t>(program_->vocabulary());
+  std::vector<float> raw(vocabulary);
+  std::vector<uint32_t> mask((vocabulary + 31) / 32, 0x5a5a5a5au);
+  std::vector<TokenId> order;
+  std::vector<TokenLogprob> likeliest;
+  for (uint64_t i = 0; i < 400; ++i) {
+    RowSpec spec;
+    spec.row = wanted_[i % wanted_.size()];
+    spec.raw = raw;
+    spec.sample = true;
+    spec.temperature = i % 7 == 0 ? 0.0f : 0.5f + static_cast<float>(i % 5);
+    spec.top_k = i % 2 == 0 ? static_cast<int32_t>(i % 30) : 0;
+    spec.top_p = i % 3 == 0 ? 0.7f : 1.0f;
+    spec.min_p = i % 4 == 0 ? 0.1f : 0.0f;
+    spec.seed = i / 100;
+    spec.position = static_cast<Position>(i);
+    if (i % 5 == 0) spec.mask = mask;
+    RowResult result;
+    ASSERT_TRUE(module_->reduce_rows({&spec, 1}, {&result, 1}, likeliest).ok());
+    EXPECT_EQ(result.token.id, choose_token(raw, spec, order)) << "spec " << i;
+  }
+}
+
 TEST_F(Reduce, RefusesWhatItCannotDo) {
   std::vector<TokenLogprob> likeliest;
   RowResult result;
@@ -554,6 +580,15 @@ TEST_F(Reduce, RefusesWhatItCannotDo) {
   spec.num_likeliest = 65;
   EXPECT_EQ(field(spec), "specs.num_likeliest");
   spec.num_likeliest = 0;
+  spec.top_k = -1;
+  EXPECT_EQ(field(spec), "specs.top_k");
+  spec.top_k = 0;
+  spec.top_p = 0.0f;
+  EXPECT_EQ(field(spec), "specs.top_p");
+  spec.top_p = 1.0f;
+  spec.min_p = std::nanf("");
+  EXPECT_EQ(field(spec), "specs.min_p");
+  spec.min_p = 0.0f;
   std::vector<uint32_t> short_mask(1);
   spec.mask = short_mask;
   EXPECT_EQ(field(spec), "specs.mask");

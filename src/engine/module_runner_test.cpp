@@ -122,6 +122,9 @@ std::vector<Request> random_requests(RandomStream& random, size_t count) {
     request.options.max_new_tokens = static_cast<int32_t>(random.between(1, 16));
     request.options.seed = random.next();
     request.options.sampling.temperature = random.below(2) == 0 ? 0.0f : 1.0f;
+    if (random.below(2) == 0) request.options.sampling.top_k = 10;
+    if (random.below(2) == 0) request.options.sampling.top_p = 0.8f;
+    if (random.below(2) == 0) request.options.sampling.min_p = 0.1f;
     request.options.sampling.logprobs = true;
     request.options.stop_tokens = {static_cast<TokenId>(random.below(64))};
     if (random.below(3) == 0) request.options.score_from = 2;

@@ -17,6 +17,9 @@ SavedSession some_session() {
   SavedSession saved;
   saved.tokens = {5, 6, 7, 8};
   saved.sampling.temperature = 0.75f;
+  saved.sampling.top_k = 40;
+  saved.sampling.top_p = 0.9f;
+  saved.sampling.min_p = 0.05f;
   saved.sampling.choice = 3;
   saved.sampling.seed = 0x0123456789abcdefu;
   saved.format = {{1, 2, 3}, "bf16", "int8", "generic", 4};
@@ -36,6 +39,9 @@ TEST(SessionFile, GivesBackWhatWasWritten) {
   ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
   EXPECT_EQ(decoded->tokens, saved.tokens);
   EXPECT_EQ(decoded->sampling.temperature, saved.sampling.temperature);
+  EXPECT_EQ(decoded->sampling.top_k, saved.sampling.top_k);
+  EXPECT_EQ(decoded->sampling.top_p, saved.sampling.top_p);
+  EXPECT_EQ(decoded->sampling.min_p, saved.sampling.min_p);
   EXPECT_EQ(decoded->sampling.choice, saved.sampling.choice);
   EXPECT_EQ(decoded->sampling.seed, saved.sampling.seed);
   EXPECT_EQ(decoded->format, saved.format);
@@ -71,7 +77,7 @@ TEST(SessionFile, SaysWhichPartIsWrong) {
   EXPECT_EQ(field_of(with_byte(16)), "checksum");
   EXPECT_EQ(field_of(with_byte(file.size() - 1)), "kv");
   EXPECT_EQ(field_of(with_byte(file.size() - 101)), "sampling");
-  EXPECT_EQ(field_of(with_byte(file.size() - 117)), "tokens");
+  EXPECT_EQ(field_of(with_byte(file.size() - 133)), "tokens");
   EXPECT_EQ(field_of({file.begin(), file.end() - 5}), "kv");
 }
 

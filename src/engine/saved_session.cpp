@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "base/sha256.h"
+#include "batching/sampling_policy.h"
 
 namespace chorus {
 namespace {
@@ -39,8 +39,12 @@ struct SamplingRecord {
   float temperature = 0;
   uint32_t choice = 0;
   uint64_t seed = 0;
+  int32_t top_k = 0;
+  float top_p = 1;
+  float min_p = 0;
+  uint32_t zero = 0;
 };
-static_assert(sizeof(SamplingRecord) == 16);
+static_assert(sizeof(SamplingRecord) == 32);
 
 Digest header_checksum(const Header& header) {
   return sha256(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, checksum)));
@@ -116,11 +120,13 @@ bool decode_sampling(std::span<const std::byte> bytes, SamplingParams& sampling)
   SamplingRecord record;
   Reader reader(bytes);
   if (!reader.take_value(record) || !reader.at_end()) return false;
-  if (!std::isfinite(record.temperature) || record.temperature < 0) return false;
   sampling.temperature = record.temperature;
   sampling.choice = record.choice;
   sampling.seed = record.seed;
-  return true;
+  sampling.top_k = record.top_k;
+  sampling.top_p = record.top_p;
+  sampling.min_p = record.min_p;
+  return record.zero == 0 && check_sampling(sampling, INT32_MAX).ok();
 }
 
 Status check_header(const Header& header) {
@@ -139,8 +145,9 @@ Status check_header(const Header& header) {
 }  // namespace
 
 std::vector<std::byte> encode_session(const SavedSession& session) {
-  const SamplingRecord record{session.sampling.temperature, session.sampling.choice,
-                              session.sampling.seed};
+  const SamplingParams& sampling = session.sampling;
+  const SamplingRecord record{sampling.temperature, sampling.choice, sampling.seed,
+                              sampling.top_k,       sampling.top_p,  sampling.min_p};
   const std::vector<std::byte> format = encode_format(session.format);
   const std::array<std::span<const std::byte>, kNumSections> sections = {
       format, std::as_bytes(std::span(session.tokens)), std::as_bytes(std::span(&record, 1)),
@@ -183,8 +190,7 @@ Result<SavedSession> decode_session(std::span<const std::byte> file) {
   if (!decode_tokens(sections[kTokens], session.tokens))
     return data_loss("tokens", "expected a whole number of ids");
   if (!decode_sampling(sections[kSampling], session.sampling))
-    return data_loss("sampling",
-                     "expected a finite temperature of at least 0, a choice and a seed");
+    return data_loss("sampling", "expected sampling parameters in their ranges");
   session.kv.assign(sections[kKv].begin(), sections[kKv].end());
   return session;
 }

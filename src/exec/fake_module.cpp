@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "exec/sampling.h"
 
 namespace chorus {
 namespace {
@@ -230,41 +230,11 @@ RowResult FakeModule::reduce(const RowSpec& spec, std::vector<TokenLogprob>& lik
   }
   if (!result.finite || (!spec.sample && spec.given < 0)) return result;
   CHORUS_CHECK_LT(spec.given, options_.vocabulary);
-  result.token.id = spec.given >= 0 ? spec.given : choose(spec);
+  result.token.id = spec.given >= 0 ? spec.given : choose_token(logits_, spec, order_);
+  CHORUS_CHECK_GE(result.token.id, 0);
   score(spec, result.token);
   append_likeliest(spec, result.token, likeliest);
   return result;
-}
-
-TokenId FakeModule::choose(const RowSpec& spec) const {
-  const auto allowed = [&](size_t id) {
-    return spec.mask.empty() || (spec.mask[id / 32] >> (id % 32) & 1) != 0;
-  };
-  TokenId best = -1;
-  for (size_t id = 0; id < logits_.size(); ++id) {
-    if (allowed(id) && (best < 0 || logits_[id] > logits_[static_cast<size_t>(best)])) {
-      best = static_cast<TokenId>(id);
-    }
-  }
-  CHORUS_CHECK_GE(best, 0);
-  if (spec.temperature == 0.0f) return best;
-  const double top = logits_[static_cast<size_t>(best)];
-  // Weights in fixed point, so that sums are exact and the order of summation does not matter.
-  const auto weight = [&](size_t id) -> uint64_t {
-    if (!allowed(id)) return 0;
-    return static_cast<uint64_t>(
-        std::llround(std::exp((logits_[id] - top) / spec.temperature) * 0x1.0p32));
-  };
-  uint64_t total = 0;
-  for (size_t id = 0; id < logits_.size(); ++id) total += weight(id);
-  const uint64_t bits = random_bits(spec.seed, spec.choice, static_cast<uint64_t>(spec.position));
-  auto left = static_cast<uint64_t>(static_cast<unsigned __int128>(bits) * total >> 64);
-  for (size_t id = 0; id < logits_.size(); ++id) {
-    const uint64_t share = weight(id);
-    if (left < share) return static_cast<TokenId>(id);
-    left -= share;
-  }
-  return best;
 }
 
 void FakeModule::score(const RowSpec& spec, TokenScore& token) const {
@@ -289,6 +259,7 @@ void FakeModule::append_likeliest(const RowSpec& spec, TokenScore& token,
   if (count == 0) return;
   double sum = 0;
   for (const float logit : logits_) sum += std::exp(static_cast<double>(logit));
+  order_.resize(logits_.size());
   for (size_t id = 0; id < order_.size(); ++id) order_[id] = static_cast<TokenId>(id);
   std::sort(order_.begin(), order_.end(), [&](TokenId a, TokenId b) {
     const float logit_a = logits_[static_cast<size_t>(a)];

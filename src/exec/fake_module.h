@@ -95,7 +95,6 @@ class FakeModule final : public Module {
   bool is_padded(int32_t row) const;
   void fill_logits(uint64_t hidden);
   RowResult reduce(const RowSpec& spec, std::vector<TokenLogprob>& likeliest);
-  TokenId choose(const RowSpec& spec) const;
   void score(const RowSpec& spec, TokenScore& token) const;
   void append_likeliest(const RowSpec& spec, TokenScore& token,
                         std::vector<TokenLogprob>& likeliest);
@@ -108,7 +107,7 @@ class FakeModule final : public Module {
   int32_t next_row_ = 0;  // where the next slice begins
   std::vector<KeptRow> kept_;
   std::vector<float> logits_;   // [vocabulary]
-  std::vector<TokenId> order_;  // scratch: ids by rank
+  std::vector<TokenId> order_;  // scratch: ids by rank; never grows
   int64_t bad_reads_ = 0;
   int64_t num_runs_ = 0;
   int64_t num_rows_run_ = 0;

@@ -101,6 +101,9 @@ struct RowSpec {
   int32_t row = 0;      // row of the step; it must have been wanted
   bool sample = false;  // choose a token: argmax at temperature 0, else a draw
   float temperature = 0.0f;
+  int32_t top_k = 0;  // the filters of a draw, as in SamplingParams; sampling.h says exactly
+  float top_p = 1.0f;
+  float min_p = 0.0f;
   uint64_t seed = 0;  // the draw is keyed (seed, choice, position)
   uint32_t choice = 0;
   Position position = 0;           // of the token to be drawn

@@ -84,6 +84,11 @@ Status ScriptedExecutor::set_sampling(SessionId session, const SamplingParams& p
   if (!(params.temperature >= 0.0f)) return invalid_argument("temperature", "expected 0 or more");
   if (params.num_likeliest < 0 || params.num_likeliest > kMaxLikeliest)
     return invalid_argument("num_likeliest", "expected 0 to " + std::to_string(kMaxLikeliest));
+  for (const auto& [name, off] :
+       {std::pair("top_k", params.top_k == 0), std::pair("top_p", params.top_p == 1.0f),
+        std::pair("min_p", params.min_p == 0.0f)}) {
+    if (!off) return unimplemented(name, "the scripted executor has no probabilities to filter");
+  }
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return not_found("session", "no such session");

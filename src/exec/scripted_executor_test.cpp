@@ -133,5 +133,17 @@ TEST(ScriptedExecutor, ClonesDiverge) {
   EXPECT_EQ(executor.clone(SessionId{99}, 0).status().code(), Code::kNotFound);
 }
 
+TEST(ScriptedExecutor, FiltersAreRefusedByName) {
+  ScriptedExecutor executor({});
+  const SessionId id = *executor.open({});
+  for (const auto& [params, field] : {std::pair(SamplingParams{.top_k = 1}, "top_k"),
+                                      std::pair(SamplingParams{.top_p = 0.5f}, "top_p"),
+                                      std::pair(SamplingParams{.min_p = 0.5f}, "min_p")}) {
+    const Status status = executor.set_sampling(id, params);
+    EXPECT_EQ(status.code(), Code::kUnimplemented);
+    EXPECT_EQ(status.field(), field);
+  }
+}
+
 }  // namespace
 }  // namespace chorus

@@ -33,9 +33,14 @@ struct SessionOptions {
 
 class TokenConstraint;
 
-// How the tokens of one generation are chosen; holds until replaced.
+// How the tokens of one generation are chosen; holds until replaced. The filters compose, in the
+// order top_k, top_p, min_p, after the constraint and the temperature: sampling.h has the exact
+// arithmetic. They do not change a greedy choice.
 struct SamplingParams {
   float temperature = 0.0f;   // 0: greedy, the likeliest token, the lowest id on ties
+  int32_t top_k = 0;          // only so many of the likeliest tokens; 0: all
+  float top_p = 1.0f;         // the fewest that hold this share of the probability; in (0, 1]
+  float min_p = 0.0f;         // those at least so likely, against the likeliest; in [0, 1]
   uint64_t seed = 0;          // an ordinary number, 0 included; unset seeds are drawn by the engine
   uint32_t choice = 0;        // which of several continuations of one prompt this is
   bool logprobs = false;      // report the logprob and rank of each sampled token

@@ -463,6 +463,12 @@ TEST_P(ExecutorContract, SamplingParametersAreChecked) {
   EXPECT_EQ(field([](SamplingParams&) {}), "ok");
   EXPECT_EQ(field([](SamplingParams& p) { p.temperature = -0.5f; }), "temperature");
   EXPECT_EQ(field([](SamplingParams& p) { p.temperature = NAN; }), "temperature");
+  EXPECT_EQ(field([](SamplingParams& p) { p.top_k = 1 << 30; }), "ok");
+  EXPECT_EQ(field([](SamplingParams& p) { p.top_k = -1; }), "top_k");
+  EXPECT_EQ(field([](SamplingParams& p) { p.top_p = 0.0f; }), "top_p");
+  EXPECT_EQ(field([](SamplingParams& p) { p.top_p = NAN; }), "top_p");
+  EXPECT_EQ(field([](SamplingParams& p) { p.min_p = 1.5f; }), "min_p");
+  EXPECT_EQ(field([](SamplingParams& p) { p.min_p = NAN; }), "min_p");
   EXPECT_EQ(field([](SamplingParams& p) { p.num_likeliest = -1; }), "num_likeliest");
   EXPECT_EQ(field([](SamplingParams& p) { p.num_likeliest = kMaxLikeliest + 1; }), "num_likeliest");
 }
@@ -470,7 +476,7 @@ TEST_P(ExecutorContract, SamplingParametersAreChecked) {
 TEST_P(ExecutorContract, EachGenerationSamplesByItsOwnPolicy) {
   start();
   Solo solo(GetParam());
-  std::vector<SamplingParams> policies(5, greedy());
+  std::vector<SamplingParams> policies(8, greedy());
   policies[1].temperature = 1.0f;
   policies[2].temperature = 1.0f;
   policies[2].seed = 7;
@@ -478,6 +484,15 @@ TEST_P(ExecutorContract, EachGenerationSamplesByItsOwnPolicy) {
   policies[3].choice = 1;
   policies[4].logprobs = false;
   policies[4].num_likeliest = 0;
+  policies[4].top_k = 3;  // greedy all the same
+  policies[4].top_p = 0.5f;
+  policies[5].temperature = 1.0f;  // as 1, but for the filters
+  policies[5].top_k = 4;
+  policies[6].temperature = 1.0f;
+  policies[6].top_k = 40;
+  policies[6].top_p = 0.6f;
+  policies[7].temperature = 1.0f;
+  policies[7].top_k = 1;  // as greedy
   const Tokens prompt = text(3, 20);
   std::vector<SessionId> sessions;
   std::vector<Tokens> histories(policies.size(), prompt);
@@ -501,8 +516,86 @@ TEST_P(ExecutorContract, EachGenerationSamplesByItsOwnPolicy) {
     }
   }
   for (const Tokens& history : histories) distinct.insert(history);
-  EXPECT_EQ(distinct.size(), 4u);  // the first and the last are both greedy
+  EXPECT_EQ(distinct.size(), 6u);  // three are greedy
   EXPECT_EQ(histories[0], histories[4]);
+  EXPECT_EQ(histories[0], histories[7]);
+}
+
+// Allows a fixed set of tokens.
+class FixedSet final : public TokenConstraint {
+ public:
+  explicit FixedSet(std::set<TokenId> allowed) : allowed_(std::move(allowed)) {}
+  Status fill_mask(std::span<uint32_t> mask) override {
+    for (const TokenId id : allowed_) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    return {};
+  }
+  Status accept(TokenId token) override {
+    EXPECT_EQ(allowed_.count(token), 1u) << token;
+    ++accepted;
+    return {};
+  }
+  int accepted = 0;
+
+ private:
+  std::set<TokenId> allowed_;
+};
+
+// The filters see only what the constraint allows: were they first, the likeliest tokens of all
+// would use up their places.
+TEST_P(ExecutorContract, AConstraintComesBeforeTheFilters) {
+  start();
+  const Tokens prompt = text(8, 20);
+  // What was chosen behind the prompt at so many seeds, in company.
+  const auto choices = [&](const std::set<TokenId>& allowed, SamplingParams params) {
+    std::vector<SessionId> sessions;
+    std::vector<BatchInput> batch;
+    const auto constraint = std::make_shared<FixedSet>(allowed);
+    params.constraint = constraint;
+    std::set<TokenId> chosen;
+    for (int round = 0; round < 4; ++round) {
+      batch.clear();
+      for (int i = 0; i < 8; ++i) {
+        sessions.push_back(open());
+        params.seed = static_cast<uint64_t>(round * 8 + i);
+        EXPECT_TRUE(executor().set_sampling(sessions.back(), params).ok());
+        batch.push_back(make_input(sessions.back(), prompt, 0, true));
+      }
+      const BatchOutput output = step(batch);
+      for (size_t i = 0; i < batch.size(); ++i) chosen.insert(sampled_bits(output, i).id);
+      for (const SessionId session : sessions) executor().close(session);
+      sessions.clear();
+    }
+    EXPECT_EQ(constraint->accepted, 32);
+    return chosen;
+  };
+  // The order of some tokens that are not the likeliest, by greedy choices among those left.
+  SamplingParams params;
+  std::set<TokenId> left;
+  for (TokenId id = 0; id < 64; id += 7) left.insert(id);
+  const TokenId likeliest = Solo(GetParam()).sample(prompt, params).id;
+  left.erase(likeliest);
+  const std::set<TokenId> allowed = left;
+  Tokens order;
+  while (!left.empty()) {
+    const std::set<TokenId> best = choices(left, params);
+    ASSERT_EQ(best.size(), 1u);
+    order.push_back(*best.begin());
+    left.erase(order.back());
+  }
+  params.temperature = 100.0f;  // about uniform: 32 draws leave out one of 2 once in 2^31
+  params.top_k = 1;
+  EXPECT_EQ(choices(allowed, params), (std::set<TokenId>{order[0]}));
+  params.top_k = 2;
+  EXPECT_EQ(choices(allowed, params), (std::set<TokenId>{order[0], order[1]}));
+  params.top_p = 0.25f;
+  EXPECT_EQ(choices(allowed, params), (std::set<TokenId>{order[0]}));
+  params.top_k = 0;
+  params.top_p = 1e-3f;
+  EXPECT_EQ(choices(allowed, params), (std::set<TokenId>{order[0]}));
+  params.top_p = 1.0f;
+  params.min_p = 1.0f;
+  params.temperature = 0.01f;
+  EXPECT_EQ(choices(allowed, params), (std::set<TokenId>{order[0]}));
 }
 
 TEST_P(ExecutorContract, ScoresCoverWhatTheirDefinitionSays) {

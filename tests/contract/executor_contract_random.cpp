@@ -84,6 +84,9 @@ class Schedule {
   SamplingParams policy() {
     SamplingParams params;
     params.temperature = random_.below(2) == 0 ? 0.0f : 0.8f;
+    if (random_.below(2) == 0) params.top_k = up_to(20);
+    if (random_.below(2) == 0) params.top_p = 0.9f;
+    if (random_.below(2) == 0) params.min_p = 0.02f;
     params.seed = random_.below(3);
     params.choice = static_cast<uint32_t>(random_.below(2));
     params.logprobs = true;

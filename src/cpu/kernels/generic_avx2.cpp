@@ -18,6 +18,7 @@ namespace {
 #include "cpu/kernels/math.inc"
 //
 #include "cpu/kernels/attention.inc"
+#include "cpu/kernels/draw.inc"
 #include "cpu/kernels/embed.inc"
 #include "cpu/kernels/fused.inc"
 #include "cpu/kernels/prepare.inc"

@@ -220,13 +220,17 @@ struct LogitsMax {
   bool nan = false;    // any of the logits, allowed or not, is NaN
 };
 
-// A draw with the weights w_i = floor(exp((x_i - max) * inverse_temperature) * 2^32), 0 for what
-// the mask forbids, so that their sums are exact in 64 bits.
+// A draw as exec/sampling.h defines it, with the weights w_i = floor(exp((x_i - max) *
+// inverse_temperature) * 2^32), 0 for what the mask forbids, so that their sums are exact in 64
+// bits.
 struct DrawArgs {
-  LogitsArgs logits;
-  float max = 0.0f;  // of what the mask allows
+  LogitsArgs logits;  // fewer than 2^28, none of them NaN
+  float max = 0.0f;   // of what the mask allows
   float inverse_temperature = 1.0f;
-  uint64_t bits = 0;  // uniform
+  uint64_t bits = 0;                   // uniform
+  int32_t top_k = 0;                   // 0: all
+  uint64_t top_p = uint64_t{1} << 32;  // of a total of 2^32; 2^32: all
+  uint64_t min_weight = 0;             // at most 2^32; with 24 significant bits at most
 };
 
 // ---- The table ---------------------------------------------------------------------------------
@@ -263,7 +267,8 @@ struct Kernels {
   // Logits greater than x, or equal to it with an index below `index`; the mask does not count.
   int32_t (*count_above)(const LogitsArgs&, float x, int32_t index);
   // The lowest index whose prefix sum of weights, itself included, exceeds
-  // floor(bits * total / 2^64). Requires: the mask allows a token, and max is its finite maximum.
+  // floor(bits * total / 2^64), over what top_k, then top_p, then min_weight leave. Requires: the
+  // mask allows a token, and max is its finite maximum.
   int32_t (*draw)(const DrawArgs&);
   // The `n` greatest logits by value descending, then index ascending; returns how many there are.
   int32_t (*top_n)(const LogitsArgs&, int32_t n, int32_t* indices);
