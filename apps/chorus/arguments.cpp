@@ -79,6 +79,17 @@ Result<double> parse_number(std::string_view flag, std::string_view text, double
   return *value;
 }
 
+Result<int32_t> parse_top_k(std::string_view flag, std::string_view text) {
+  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(flag, text, -1, kMaxTopK));
+  return top_k_of(count);
+}
+
+Result<double> parse_top_p(std::string_view flag, std::string_view text) {
+  const auto share = number(text);
+  if (!share || !is_top_p(*share)) return expected(flag, "a number above 0 and at most 1", text);
+  return *share;
+}
+
 Result<int64_t> parse_size(std::string_view flag, std::string_view text) {
   struct Unit {
     std::string_view name;

@@ -36,7 +36,8 @@ constexpr Command kCommands[] = {
     {"/branches", "", "list the copies"},
     {"/switch", "NAME", "go on in another copy"},
     {"/system", "[TEXT]", "set the system message of this conversation; without TEXT: none"},
-    {"/set", "[NAME [VALUE]]", "show or set temperature, max_tokens, seed, stop and ignore_eos"},
+    {"/set", "[NAME [VALUE]]",
+     "show or set temperature, top_k, top_p and so on; /set alone lists them"},
     {"/stats", "", "tokens computed and reused by each turn"},
     {"/quit", "", "end (so does Ctrl-D)"},
 };

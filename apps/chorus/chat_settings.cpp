@@ -24,6 +24,21 @@ Status change_setting(const std::string& name, const std::string& value,
     } else {
       CHORUS_ASSIGN_OR_RETURN(settings.temperature, parse_number(name, value, 0, kMaxTemperature));
     }
+  } else if (name == "top_k") {
+    settings.top_k = defaults.top_k;
+    if (!is_default) {
+      CHORUS_ASSIGN_OR_RETURN(settings.top_k, parse_top_k(name, value));
+    }
+  } else if (name == "top_p") {
+    settings.top_p = defaults.top_p;
+    if (!is_default) {
+      CHORUS_ASSIGN_OR_RETURN(settings.top_p, parse_top_p(name, value));
+    }
+  } else if (name == "min_p") {
+    settings.min_p = defaults.min_p;
+    if (!is_default) {
+      CHORUS_ASSIGN_OR_RETURN(settings.min_p, parse_number(name, value, 0, 1));
+    }
   } else if (name == "max_tokens") {
     settings.max_tokens = defaults.max_tokens;
     if (!is_default) {
@@ -43,7 +58,8 @@ Status change_setting(const std::string& name, const std::string& value,
   } else {
     return invalid_argument(
         name, "unknown setting" +
-                  suggestion(name, {"temperature", "max_tokens", "seed", "stop", "ignore_eos"}) +
+                  suggestion(name, {"temperature", "top_k", "top_p", "min_p", "max_tokens", "seed",
+                                    "stop", "ignore_eos"}) +
                   " (/set without a name lists them)");
   }
   return Status();
@@ -52,7 +68,9 @@ Status change_setting(const std::string& name, const std::string& value,
 std::string settings_text(const GenerationSettings& settings) {
   std::string stop;
   for (const std::string& text : settings.stop) stop += " " + json::Value(text).dump();
-  return "temperature " + json::Value(settings.temperature).dump() + "\nmax_tokens  " +
+  return "temperature " + json::Value(settings.temperature).dump() + "\ntop_k       " +
+         std::to_string(settings.top_k) + "\ntop_p       " + json::Value(settings.top_p).dump() +
+         "\nmin_p       " + json::Value(settings.min_p).dump() + "\nmax_tokens  " +
          (settings.max_tokens ? std::to_string(*settings.max_tokens) : "default") +
          "\nseed        " + (settings.seed ? std::to_string(*settings.seed) : "random") +
          "\nstop       " + (stop.empty() ? " none" : stop) + "\nignore_eos  " +

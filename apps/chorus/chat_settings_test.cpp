@@ -15,14 +15,19 @@ TEST(ChatSettings, ValuesAndDefaults) {
     EXPECT_TRUE(status.ok()) << status.to_string();
   };
   set("temperature", "0");
+  set("top_k", "40");
+  set("top_p", "0.9");
+  set("min_p", "0.05");
   set("max_tokens", "12");
   set("seed", "0");
   set("stop", "two words");
   set("ignore_eos", "true");
   EXPECT_EQ(settings_text(settings),
-            "temperature 0\nmax_tokens  12\nseed        0\nstop        \"two words\"\n"
+            "temperature 0\ntop_k       40\ntop_p       0.9\nmin_p       0.05\nmax_tokens  "
+            "12\nseed        0\nstop        \"two words\"\n"
             "ignore_eos  true\n");
-  for (const char* name : {"temperature", "max_tokens", "seed", "stop", "ignore_eos"})
+  for (const char* name :
+       {"temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "stop", "ignore_eos"})
     set(name, "");
   EXPECT_EQ(settings_text(settings), settings_text(defaults));
   EXPECT_EQ(settings.stop, defaults.stop);
@@ -33,7 +38,8 @@ TEST(ChatSettings, ABadValueChangesNothing) {
   GenerationSettings settings;
   const std::pair<const char*, const char*> bad[] = {
       {"temperature", "-1"}, {"temperature", "hot"}, {"max_tokens", "0"}, {"max_tokens", "1.5"},
-      {"seed", "-1"},        {"ignore_eos", "yes"},  {"colour", "red"}};
+      {"seed", "-1"},        {"ignore_eos", "yes"},  {"top_k", "-2"},     {"top_k", "some"},
+      {"top_p", "0"},        {"top_p", "1.1"},       {"min_p", "-0.1"},   {"colour", "red"}};
   for (const auto& [name, value] : bad) {
     SCOPED_TRACE(name);
     const Status status = change_setting(name, value, defaults, settings);

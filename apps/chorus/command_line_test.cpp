@@ -108,11 +108,12 @@ TEST(CommandLine, RefusesWithTheNameOfTheFlag) {
 }
 
 TEST(CommandLine, AbsentFlagsAreNamedInEverySpelling) {
-  for (const Words& words : {Words{"m", "--top-k", "5"}, Words{"m", "--top-k=5"},
-                             Words{"m", "--top-k="}, Words{"--top-k", "m"}}) {
-    EXPECT_EQ(Read(words).status, unimplemented("--top-k", "not offered by this version"));
+  for (const Words& words : {Words{"m", "--kv-layout", "5"}, Words{"m", "--kv-layout=5"},
+                             Words{"m", "--kv-layout="}, Words{"--kv-layout", "m"}}) {
+    EXPECT_EQ(Read(words).status, unimplemented("--kv-layout", "not offered by this version"));
   }
-  EXPECT_EQ(misplaced_flag("--top-k=5"), unimplemented("--top-k", "not offered by this version"));
+  EXPECT_EQ(misplaced_flag("--kv-layout=paged"),
+            unimplemented("--kv-layout", "not offered by this version"));
 }
 
 TEST(CommandLine, TooManyArguments) {

@@ -121,6 +121,11 @@ void SamplingFlags::declare(CommandLine& line, bool for_chat) {
   line.flag("--temperature", temperature_, "X",
             for_chat ? "0: greedy, the likeliest token (default: 0.7)"
                      : "0 (default): greedy, the likeliest token");
+  line.flag("--top-k", top_k_, "N", "draw from the N likeliest tokens; 0 (default): from all");
+  line.flag("--top-p", top_p_, "X",
+            "from the fewest tokens that hold this share of the probability; 1 (default): all");
+  line.flag("--min-p", min_p_, "X",
+            "from those at least so likely, against the likeliest; 0 (default): all");
   line.flag("--seed", seed_, "N",
             "of the random numbers; with one the result is repeatable (default: a random one)");
   line.flag("--stop", stop_, "TEXT", "end before this text; repeatable");
@@ -137,6 +142,15 @@ Result<GenerationSettings> SamplingFlags::parse() const {
   if (!temperature_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(settings.temperature,
                             parse_number("--temperature", temperature_, 0, kMaxTemperature));
+  }
+  if (!top_k_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(settings.top_k, parse_top_k("--top-k", top_k_));
+  }
+  if (!top_p_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(settings.top_p, parse_top_p("--top-p", top_p_));
+  }
+  if (!min_p_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(settings.min_p, parse_number("--min-p", min_p_, 0, 1));
   }
   if (!seed_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(settings.seed, parse_seed("--seed", seed_));

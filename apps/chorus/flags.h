@@ -49,6 +49,9 @@ class EngineFlags {
 struct GenerationSettings {
   std::optional<int32_t> max_tokens;  // unset: 256, or what the context leaves
   double temperature = 0;
+  int32_t top_k = 0;  // 0: all
+  double top_p = 1;
+  double min_p = 0;
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -68,7 +71,7 @@ class SamplingFlags {
  private:
   void declare(CommandLine& line, bool for_chat);
 
-  std::string max_tokens_, temperature_, seed_;
+  std::string max_tokens_, temperature_, top_k_, top_p_, min_p_, seed_;
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;
 };

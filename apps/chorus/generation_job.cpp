@@ -60,6 +60,9 @@ GenerationOptions GenerationJob::generation_options() const {
   options.max_new_tokens = settings.max_tokens.value_or(
       static_cast<int32_t>(std::clamp(room, int64_t{1}, kDefaultMaxTokens)));
   options.sampling.temperature = static_cast<float>(settings.temperature);
+  options.sampling.top_k = settings.top_k;
+  options.sampling.top_p = static_cast<float>(settings.top_p);
+  options.sampling.min_p = static_cast<float>(settings.min_p);
   options.sampling.choice = static_cast<uint32_t>(choice_);
   options.sampling.logprobs = wanted.logprobs.has_value();
   options.sampling.num_likeliest = wanted.logprobs.value_or(0);

@@ -93,6 +93,20 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
     if (!(settings.temperature >= 0 && settings.temperature <= kMaxTemperature)) {
       return invalid_argument(name, "expected a number from 0 to 100, found " + value.dump());
     }
+  } else if (name == "top_k") {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t count, value.to_integer(name, -1, kMaxTopK));
+    settings.top_k = top_k_of(count);
+  } else if (name == "top_p") {
+    CHORUS_ASSIGN_OR_RETURN(settings.top_p, value.to_number(name));
+    if (!is_top_p(settings.top_p)) {
+      return invalid_argument(name,
+                              "expected a number above 0 and at most 1, found " + value.dump());
+    }
+  } else if (name == "min_p") {
+    CHORUS_ASSIGN_OR_RETURN(settings.min_p, value.to_number(name));
+    if (!(settings.min_p >= 0 && settings.min_p <= 1)) {
+      return invalid_argument(name, "expected a number from 0 to 1, found " + value.dump());
+    }
   } else if (name == "seed") {
     CHORUS_ASSIGN_OR_RETURN(settings.seed, value.to_unsigned(name));
   } else if (name == "stop") {
@@ -108,8 +122,8 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
     CHORUS_ASSIGN_OR_RETURN(prompt.deadline_ms, value.to_integer(name, 0, kMaxDeadlineMs));
   } else {
     static const std::vector<std::string> kNames = {
-        "id",   "prompt", "messages",   "max_tokens", "temperature",
-        "seed", "stop",   "ignore_eos", "priority",   "deadline_ms"};
+        "id",    "prompt", "messages", "max_tokens", "temperature", "top_k",      "top_p",
+        "min_p", "seed",   "stop",     "ignore_eos", "priority",    "deadline_ms"};
     return invalid_argument(name, "unknown member" + suggestion(name, kNames));
   }
   return Status();

@@ -32,7 +32,7 @@ TEST(Prompts, JsonLinesOverrideTheFlags) {
   sources.settings.stop = {"x"};
   const auto prompts = from_prompts_file(
       "{\"prompt\":\"a\",\"id\":{\"k\":1},\"max_tokens\":3,\"temperature\":0.5,\"seed\":0,\"stop\":"
-      "\"y\"}\n"
+      "\"y\",\"top_k\":40,\"top_p\":0.9,\"min_p\":0.05}\n"
       "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stop\":[]}\n",
       sources);
   ASSERT_EQ(prompts.size(), 2u);
@@ -42,6 +42,9 @@ TEST(Prompts, JsonLinesOverrideTheFlags) {
   EXPECT_EQ(prompts[0].settings.max_tokens, 3);
   EXPECT_EQ(prompts[0].settings.temperature, 0.5);
   EXPECT_EQ(prompts[0].settings.seed, 0u);
+  EXPECT_EQ(prompts[0].settings.top_k, 40);
+  EXPECT_EQ(prompts[0].settings.top_p, 0.9);
+  EXPECT_EQ(prompts[0].settings.min_p, 0.05);
   EXPECT_EQ(prompts[0].settings.stop, std::vector<std::string>{"y"});
   EXPECT_EQ(prompts[1].messages.size(), 1u);
   EXPECT_EQ(prompts[1].settings.max_tokens, 7);
@@ -66,6 +69,33 @@ TEST(Prompts, PriorityAndDeadline) {
     EXPECT_EQ(prompts[i].status.field(), file_path() + ": line " + std::to_string(i + 1) +
                                              (i < 4 ? ".priority" : ".deadline_ms"));
   }
+}
+
+TEST(Prompts, FiltersOutOfTheirRangesFailAlone) {
+  PromptSources sources;
+  sources.settings.top_k = 5;
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":\"a\",\"top_k\":-1,\"top_p\":1,\"min_p\":0}\n"
+      "{\"prompt\":\"a\",\"top_k\":-2}\n"
+      "{\"prompt\":\"a\",\"top_k\":1.5}\n"
+      "{\"prompt\":\"a\",\"top_p\":0}\n"
+      "{\"prompt\":\"a\",\"top_p\":1.01}\n"
+      "{\"prompt\":\"a\",\"top_p\":1e-60}\n"
+      "{\"prompt\":\"a\",\"min_p\":-0.1}\n"
+      "{\"prompt\":\"a\",\"min_p\":\"0\"}\n"
+      "{\"prompt\":\"a\"}\n",
+      sources);
+  ASSERT_EQ(prompts.size(), 9u);
+  const std::string fields[] = {"",      "top_k", "top_k", "top_p", "top_p",
+                                "top_p", "min_p", "min_p", ""};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(prompts[i].status.ok(), fields[i].empty()) << prompts[i].status.to_string();
+    const std::string field = ": line " + std::to_string(i + 1) + "." + fields[i];
+    EXPECT_EQ(prompts[i].status.field(), fields[i].empty() ? "" : file_path() + field);
+  }
+  EXPECT_EQ(prompts[0].settings.top_k, 0);
+  EXPECT_EQ(prompts[8].settings.top_k, 5);
 }
 
 TEST(Prompts, ABadLineFailsAlone) {

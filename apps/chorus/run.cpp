@@ -80,7 +80,8 @@ void RunVerb::declare(CommandLine& line) {
   line.group("Prompts");
   line.flag("--prompts", sources_.prompts_file, "FILE",
             "prompts, one a line, or JSON Lines with prompt or messages, and id, max_tokens, "
-            "temperature, seed, stop, ignore_eos, priority (higher first), deadline_ms; - is "
+            "temperature, top_k, top_p, min_p, seed, stop, ignore_eos, priority (higher first), "
+            "deadline_ms; - is "
             "stdin; blank lines are skipped");
   line.flag("--tokens", sources_.tokens_file, "FILE",
             "JSON Lines of arrays of token ids; - is stdin");

@@ -20,7 +20,16 @@ ENGINE = [
     "--kv-blocks",
     "--block-size",
 ]
-SAMPLING = ["--temperature", "--seed", "--max-tokens", "--stop", "--ignore-eos"]
+SAMPLING = [
+    "--temperature",
+    "--top-k",
+    "--top-p",
+    "--min-p",
+    "--seed",
+    "--max-tokens",
+    "--stop",
+    "--ignore-eos",
+]
 FLAGS = {
     "export": ["-o", "--context"],
     "inspect": ["--json", "--tensors", "--graph", "--verify"],
@@ -54,9 +63,6 @@ ABSENT = {
     + [
         ("--save-session", "s.bin"),
         ("--load-session", "s.bin"),
-        ("--top-k", "5"),
-        ("--top-p", "0.9"),
-        ("--min-p", "0.1"),
     ],
     "chat": ABSENT_ENGINE + [("--save-session", "s.bin"), ("--load-session", "s.bin")],
     "perplexity": ABSENT_ENGINE,
@@ -93,6 +99,9 @@ BAD_VALUES = {
     | BAD_ENGINE
     | {
         "--temperature": ["-0.5", "x", "nan", "inf", ""],
+        "--top-k": ["-2", "x", "1.5", "", "99999999999"],
+        "--top-p": ["0", "-0.1", "1.01", "x", "nan", "inf", ""],
+        "--min-p": ["-0.1", "1.01", "x", "nan", ""],
         "--seed": ["x", "1.5", ""],
         "--max-tokens": COUNT_VALUES,
         "--logprobs": ["-1", "x", "1.5", "", "99999999999999999999"],
@@ -313,7 +322,7 @@ class MissingTest(CliTest):
         self.assertIn("verb", self.expect(2, "--json").err)
         self.assertIn("verb", self.expect(2).err)
         self.assert_refused(2, "--threads", "--threads", "1", "run", TIED, "a")
-        self.assert_refused(2, "--top-k", "--top-k=1")
+        self.assert_refused(2, "--kv-layout", "--kv-layout=paged")
         self.assert_refused(2, "VERB", "")
 
     def test_model(self):

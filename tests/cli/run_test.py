@@ -261,6 +261,8 @@ class PromptFileTest(ReadableTest):
             {"prompt": "alpha", "id": "a-1", "max_tokens": 3},
             {"prompt": "beta", "id": "b/2", "temperature": 2.0, "seed": 11},
             {"prompt": "beta", "temperature": 2.0, "seed": 12},
+            {"prompt": "beta", "temperature": 2.0, "seed": 12, "top_k": 20},
+            {"prompt": "beta", "temperature": 2.0, "seed": 12, "top_p": 0.5, "min_p": 0.01},
             {"prompt": prompt, "stop": [stop]},
             {"prompt": prompt, "stop": stop},
             {"prompt": prompt},
@@ -268,11 +270,13 @@ class PromptFileTest(ReadableTest):
         results = self.run_json(
             TIED, "--prompts", self.write("p.jsonl", lines), "--max-tokens", "16", "--logprobs", "1"
         ).results()
-        self.assertEqual(["a-1", "b/2", None, None, None, None], [r["id"] for r in results])
+        self.assertEqual(["a-1", "b/2", *[None] * 6], [r["id"] for r in results])
         flags = [
             ["alpha", "--max-tokens", "3"],
             ["beta", "--max-tokens", "16", "--temperature", "2", "--seed", "11"],
             ["beta", "--max-tokens", "16", "--temperature", "2", "--seed", "12"],
+            "beta --max-tokens 16 --temperature 2 --seed 12 --top-k 20".split(),
+            "beta --max-tokens 16 --temperature 2 --seed 12 --top-p 0.5 --min-p 0.01".split(),
             [prompt, "--max-tokens", "16", "--stop", stop],
             [prompt, "--max-tokens", "16", "--stop", stop],
             [prompt, "--max-tokens", "16"],
@@ -280,8 +284,8 @@ class PromptFileTest(ReadableTest):
         for n, words in enumerate(flags):
             alone = self.run_json(TIED, *words, "--logprobs", "1").results()[0]
             self.assertEqual(bits(alone), bits(results[n]), lines[n])
-        self.assertNotEqual(results[1]["tokens"], results[2]["tokens"])
-        self.assertEqual("stop", results[3]["finish_reason"])
+        self.assertEqual(4, len({tuple(results[n]["tokens"]) for n in (1, 2, 3, 4)}))
+        self.assertEqual("stop", results[5]["finish_reason"])
 
     def test_messages_go_through_the_template(self):
         line = {
@@ -459,6 +463,39 @@ class SeedTest(CliTest):
         ).results()[0]
         self.assertEqual(bits(greedy), bits(zero))
 
+    def test_each_filter_keeps_its_share_of_the_likeliest(self):
+        # At temperature 1 the logprobs are those that the filters see.
+        lines = [{"prompt": "abc", "seed": s} for s in range(200)]
+        path = self.write("p.jsonl", lines)
+        words = [TIED, "--prompts", path, "--max-tokens", "1", "--temperature", "1"]
+
+        def tokens(*filters):
+            results = self.run_json(*words, "--logprobs", "20", *filters).results()
+            return {r["tokens"][0] for r in results}, results[0]["top_logprobs"][0]
+
+        everything, top = tokens()
+        ids = [i for i, _ in top]
+        share = [math.exp(v) for _, v in top]
+        self.assertGreater(len(everything), 10)
+        self.assertEqual(everything, tokens("--top-k", "0", "--top-p", "1", "--min-p", "0")[0])
+        self.assertEqual(everything, tokens("--top-k=-1")[0])
+        self.assertEqual(set(ids[:3]), tokens("--top-k", "3")[0])
+        # The bound lies in the middle of the third token, clear of rounding.
+        bound = sum(share[:2]) + share[2] / 2
+        self.assertEqual(set(ids[:3]), tokens("--top-p", repr(bound))[0])
+        self.assertEqual(set(ids[:2]), tokens("--top-k", "2", "--top-p", "0.99")[0])
+        bound = share[0] / sum(share[:4]) * 0.9  # of what top_k leaves
+        self.assertEqual(set(ids[:1]), tokens("--top-k", "4", "--top-p", repr(bound))[0])
+        bound = (share[3] + share[4]) / 2 / share[0]
+        kept = {i for i, p in zip(ids, share) if p > bound * share[0]}
+        self.assertEqual(kept, tokens("--min-p", repr(bound))[0])
+
+    def test_filters_do_not_change_a_greedy_choice(self):
+        greedy = self.run_json(TIED, "x", "--max-tokens", "12").results()[0]
+        filters = ["--top-k", "2", "--top-p", "0.1", "--min-p", "0.5"]
+        filtered = self.run_json(TIED, "x", "--max-tokens", "12", *filters).results()[0]
+        self.assertEqual(bits(greedy), bits(filtered))
+
     def test_draws_follow_the_distribution(self):
         # 400 first tokens against the whole distribution: a chi-square over the likeliest 5 and the
         # rest. With 5 degrees of freedom it exceeds 30 once in 60,000 sets of seeds; ours is fixed.
@@ -544,7 +581,7 @@ class FailsAloneTest(CliTest):
             '{"prompt": "a", "max_tokens": 0}',
             '{"prompt": "a", "temperature": -1}',
             '{"prompt": "a", "stop": 5}',
-            '{"prompt": "a", "top_p": 0.5}',
+            '{"prompt": "a", "top_p": 0}',
             '{"prompt": "a", "messages": []}',
             '{"messages": 7}',
             '{"prompt": "a", "seed": "x"}',

@@ -21,6 +21,7 @@ MODES = {
     "int8 with f32 KV": ["--kv-type", "f32"],
     "f32 with bf16 KV": ["--activations", "f32"],
     "drawn": ["--temperature", "1.2", "--seed", "5"],
+    "filtered": "--temperature 1.2 --seed 5 --top-k 50 --top-p 0.9 --min-p 0.002".split(),
 }
 CHUNKS, THREADS, BLOCKS = (1, 7, 64, 512), (1, 2), (1, 16, 32, 64)
 # 260 crosses a chunk of 256 positions of attention, 16 and 64 fill blocks exactly.
