@@ -146,6 +146,33 @@ TEST(Draw, BoundariesInsideOfTies) {
   }
 }
 
+// Tokens of weight 1, the least there is, take part in every filter: the last bits draw the last
+// of those that stay.
+TEST(Draw, TheLeastWeightsCount) {
+  for (const TestedSet& set : tested_sets()) {
+    SCOPED_TRACE(set.name);
+    Case each;
+    each.logits.assign(2000, -22.1f);  // e^-22.1 * 2^32 = 1.08
+    each.logits[0] = 0.0f;
+    each.spec.temperature = 1;
+    const auto last = [&](int32_t top_k, float top_p, float min_p) {
+      each.spec.top_k = top_k;
+      each.spec.top_p = top_p;
+      each.spec.min_p = min_p;
+      std::vector<TokenId> order;
+      const int32_t id = choose(*set.kernels, each, ~uint64_t{0});
+      EXPECT_EQ(id, choose_token(each.logits, each.spec, ~uint64_t{0}, order));
+      return id;
+    };
+    EXPECT_EQ(last(0, 1.0f, 0.0f), 1999);
+    EXPECT_EQ(last(10, 1.0f, 0.0f), 9);
+    // 2^32 + 1999 less 256.0001 of it, which is what the greatest share below 1 leaves out.
+    EXPECT_EQ(last(0, 0.99999994f, 0.0f), 1743);
+    EXPECT_EQ(last(0, 1.0f, 1e-12f), 1999);
+    EXPECT_EQ(last(0, 1.0f, 1e-9f), 0);
+  }
+}
+
 TEST(Draw, ARowOfAWholeVocabulary) {
   RandomStream random(3);
   Case each;
