@@ -23,13 +23,15 @@ if(CHORUS_SANITIZE)
   target_link_options(chorus_options INTERFACE -fsanitize=${CHORUS_SANITIZE})
 endif()
 
-# chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [LINK lib...] [FOLDER dir])
+# chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [PUBLIC b.h] [LINK lib...])
 #
 # Makes the static library chorus_NAME (alias chorus::NAME) from the folder of the calling list file.
 # DEPS are layers declared before this one, so that a cycle cannot be written. Every header of the
 # folder is named in HEADERS, and is compiled alone by the target all_verify_interface_header_sets.
+# PUBLIC headers lie below include/chorus/ in place of src/ and are installed. Sources include both
+# kinds as "kv/a.h"; public headers include each other as they are installed, "chorus/kv/b.h".
 function(chorus_layer)
-  cmake_parse_arguments(ARG "" "NAME" "DEPS;SOURCES;HEADERS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "DEPS;SOURCES;HEADERS;PUBLIC;LINK" ${ARGN})
   foreach(dep IN LISTS ARG_DEPS)
     if(NOT TARGET chorus::${dep})
       message(FATAL_ERROR "layer ${ARG_NAME}: its dependency ${dep} is not declared before it")
@@ -40,6 +42,16 @@ function(chorus_layer)
   add_library(chorus::${ARG_NAME} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} VERIFY_INTERFACE_HEADER_SETS ON)
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/src FILES ${ARG_HEADERS})
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
+  set(public ${ARG_PUBLIC})
+  if(NOT folder STREQUAL "chorus")  # the facade's own are not in a folder
+    list(TRANSFORM public PREPEND ${folder}/)
+  endif()
+  list(TRANSFORM public PREPEND ${PROJECT_SOURCE_DIR}/include/chorus/)
+  target_sources(${target} PUBLIC FILE_SET public_headers TYPE HEADERS
+    BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${public})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include/chorus)
+  set_property(GLOBAL APPEND PROPERTY CHORUS_PUBLIC_HEADERS ${public})
   target_link_libraries(${target} PUBLIC chorus_options Threads::Threads)
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(${target} PUBLIC chorus::${dep})
@@ -47,10 +59,10 @@ function(chorus_layer)
   if(ARG_LINK)
     target_link_libraries(${target} PRIVATE ${ARG_LINK})
   endif()
-  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
   list(JOIN ARG_DEPS " " deps)
   list(JOIN ARG_HEADERS " " headers)
-  set_property(GLOBAL APPEND PROPERTY CHORUS_LAYER_LINES "${ARG_NAME}|${folder}|${deps}|${headers}")
+  list(JOIN ARG_PUBLIC " " public)
+  set_property(GLOBAL APPEND PROPERTY CHORUS_LAYER_LINES "${ARG_NAME}|${folder}|${deps}|${headers}|${public}")
 endfunction()
 
 # chorus_test(NAME kv_books SOURCES books_test.cpp LAYERS kv [LINK lib...] [LABELS l...] [TIMEOUT s]
@@ -89,6 +101,7 @@ function(chorus_write_layer_table)
   if(CHORUS_TESTS)
     find_package(Python3 REQUIRED COMPONENTS Interpreter)
     add_test(NAME layers COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tools/check_layers.py
-      --table ${PROJECT_BINARY_DIR}/layers.txt --source ${PROJECT_SOURCE_DIR}/src)
+      --table ${PROJECT_BINARY_DIR}/layers.txt --source ${PROJECT_SOURCE_DIR}/src
+      --public ${PROJECT_SOURCE_DIR}/include/chorus)
   endif()
 endfunction()

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
-#include "exec/module.h"
-#include "exec/types.h"
+#include "chorus/base/result.h"
+#include "chorus/exec/module.h"
+#include "chorus/exec/types.h"
 
 namespace chorus {
 

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/result.h"
-#include "engine/generation.h"
-#include "engine/options.h"
-#include "engine/saved_session.h"
+#include "chorus/base/result.h"
+#include "chorus/engine/generation.h"
+#include "chorus/engine/options.h"
+#include "chorus/engine/saved_session.h"
 
 namespace chorus {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "chorus/base/result.h"
 
 namespace chorus {
 

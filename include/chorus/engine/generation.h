@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/mutex.h"
-#include "base/result.h"
-#include "exec/types.h"
+#include "chorus/base/mutex.h"
+#include "chorus/base/result.h"
+#include "chorus/exec/types.h"
 
 namespace chorus {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kv/types.h"
+#include "chorus/kv/types.h"
 
 namespace chorus {
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
-#include "kv/types.h"
+#include "chorus/base/result.h"
+#include "chorus/kv/types.h"
 
 namespace chorus {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/check.h"
+#include "chorus/base/check.h"
 
 namespace chorus {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "exec/executor.h"
+#include "chorus/exec/executor.h"
 
 namespace chorus {
 

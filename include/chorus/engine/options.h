@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "engine/capacity.h"
-#include "exec/executor.h"
-#include "exec/types.h"
+#include "chorus/engine/capacity.h"
+#include "chorus/exec/executor.h"
+#include "chorus/exec/types.h"
 
 namespace chorus {
 

@@ -4,13 +4,13 @@
 #include <memory>
 #include <thread>
 
-#include "base/clock.h"
-#include "base/mutex.h"
-#include "base/result.h"
-#include "engine/metrics.h"
-#include "engine/options.h"
-#include "engine/session.h"
-#include "exec/executor.h"
+#include "chorus/base/clock.h"
+#include "chorus/base/mutex.h"
+#include "chorus/base/result.h"
+#include "chorus/engine/metrics.h"
+#include "chorus/engine/options.h"
+#include "chorus/engine/session.h"
+#include "chorus/exec/executor.h"
 
 namespace chorus {
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "exec/module.h"
-#include "exec/types.h"
+#include "chorus/exec/module.h"
+#include "chorus/exec/types.h"
 
 namespace chorus {
 

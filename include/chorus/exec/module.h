@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/result.h"
-#include "exec/types.h"
-#include "kv/types.h"
+#include "chorus/base/result.h"
+#include "chorus/exec/types.h"
+#include "chorus/kv/types.h"
 
 namespace chorus {
 
