@@ -61,7 +61,7 @@ Result<std::unique_ptr<DecodeFirstScheduler>> DecodeFirstScheduler::create(
 }
 
 bool DecodeFirstScheduler::is_acceptable(const Task& task) const {
-  if (task.input.size <= 0 || task.blocks < 0) return false;
+  if (task.input.size <= 0) return false;
   return task.is_decode ? task.input.size == 1 : task.input.size <= limits_.prefill_chunk;
 }
 
@@ -103,7 +103,6 @@ bool DecodeFirstScheduler::submit(std::span<Task> tasks) {
 void DecodeFirstScheduler::enqueue(Task task) {
   Entry& entry = entries_[task.input.session];
   const bool is_decode = task.is_decode;
-  // A task that was put back brings the turn its session had before it was served.
   const uint64_t turn = task.turn;
   const int32_t slot = new_slot(std::move(task));
   ++num_queued_;
@@ -114,26 +113,41 @@ void DecodeFirstScheduler::enqueue(Task task) {
   insert_by_order(entry.chunks, slot);
   if (!entry.in_rotation) {
     join_rotation(entry, turn > 0 ? turn : next_turn_++);
-  } else if (turn > 0 && turn < entry.turn) {
-    leave_rotation(entry);
-    join_rotation(entry, turn);
+  } else {
+    bring_forward(entry, turn);
   }
 }
 
 void DecodeFirstScheduler::put_back(Task task) {
   CHORUS_CHECK_GT(task.order, 0u);
+  if (join_to_rest(task)) return;
   CHORUS_CHECK(claim_id(task.id));
   enqueue(std::move(task));
 }
 
-bool DecodeFirstScheduler::take_blocks(const Task& task, Room& room) const {
-  if (task.blocks == 0) return true;
-  if (room.blocks_closed || task.blocks > room.blocks) {
-    room.blocks_closed = true;
-    return false;
+// Whether the rest of the task is queued: then it is whole again.
+bool DecodeFirstScheduler::join_to_rest(const Task& task) {
+  const auto found = entries_.find(task.input.session);
+  if (task.is_decode || found == entries_.end()) return false;
+  Entry& entry = found->second;
+  for (int32_t slot = entry.chunks.head; slot != kNone;
+       slot = slots_[static_cast<size_t>(slot)].next) {
+    BatchInput& rest = slots_[static_cast<size_t>(slot)].task.input;
+    if (slots_[static_cast<size_t>(slot)].task.id != task.id) continue;
+    CHORUS_CHECK_EQ(rest.start(), task.input.end());
+    rest.offset = task.input.offset;
+    rest.size += task.input.size;
+    bring_forward(entry, task.turn);
+    return true;
   }
-  room.blocks -= task.blocks;
-  return true;
+  return false;
+}
+
+// A task that was put back brings the turn its session had before it was served.
+void DecodeFirstScheduler::bring_forward(Entry& entry, uint64_t turn) {
+  if (turn == 0 || turn >= entry.turn) return;
+  leave_rotation(entry);
+  join_rotation(entry, turn);
 }
 
 void DecodeFirstScheduler::get_work(const StepBudget& budget, std::vector<Task>& batch) {
@@ -141,11 +155,10 @@ void DecodeFirstScheduler::get_work(const StepBudget& budget, std::vector<Task>&
   ++batch_number_;
   Room room{.tokens = budget.tokens,
             .decodes = budget.decodes,
-            .blocks = std::numeric_limits<int32_t>::max(),
-            .blocks_closed = false};
-  for (const int32_t free : budget.free_blocks) room.blocks = std::min(room.blocks, free);
+            .prefill = std::numeric_limits<int32_t>::max()};
   take_decodes(room, batch);
-  while (room.tokens > 0 && prefill_pass(room, batch)) {
+  if (!batch.empty()) room.prefill = budget.prefill_beside_decodes;
+  while (room.tokens > 0 && room.prefill > 0 && prefill_pass(room, batch)) {
   }
 }
 
@@ -155,7 +168,7 @@ void DecodeFirstScheduler::take_decodes(Room& room, std::vector<Task>& batch) {
     const int32_t next = slots_[static_cast<size_t>(slot)].next;
     const Task& task = slots_[static_cast<size_t>(slot)].task;
     Entry& entry = entries_.at(task.input.session);
-    if (entry.closed_in_batch != batch_number_ && take_blocks(task, room)) {
+    if (entry.closed_in_batch != batch_number_) {
       entry.closed_in_batch = batch_number_;
       --room.decodes;
       --room.tokens;
@@ -170,7 +183,7 @@ bool DecodeFirstScheduler::prefill_pass(Room& room, std::vector<Task>& batch) {
   Entry* const last = rotation_tail_;
   Entry* entry = rotation_head_;
   bool moved = false;
-  while (entry != nullptr && room.tokens > 0) {
+  while (entry != nullptr && room.tokens > 0 && room.prefill > 0) {
     Entry* const next = entry->next;
     const bool is_last = entry == last;
     moved |= serve(*entry, room, batch);
@@ -183,13 +196,23 @@ bool DecodeFirstScheduler::prefill_pass(Room& room, std::vector<Task>& batch) {
 bool DecodeFirstScheduler::serve(Entry& entry, Room& room, std::vector<Task>& batch) {
   if (entry.closed_in_batch == batch_number_) return false;
   const int32_t slot = entry.chunks.head;
-  const Task& task = slots_[static_cast<size_t>(slot)].task;
-  if (task.input.size > room.tokens || !take_blocks(task, room)) return false;
-  room.tokens -= task.input.size;
-  if (task.input.produce_output) entry.closed_in_batch = batch_number_;
+  Task& task = slots_[static_cast<size_t>(slot)].task;
+  const int32_t size = std::min(task.input.size, room.prefill);
+  if (size > room.tokens) return false;
+  room.tokens -= size;
+  room.prefill -= size;
   const uint64_t turn = entry.turn;
   leave_rotation(entry);
-  batch.push_back(take_slot(entry.chunks, slot));
+  if (size < task.input.size) {
+    batch.push_back(task);
+    batch.back().input.size = size;
+    batch.back().input.produce_output = false;
+    task.input.offset += size;
+    task.input.size -= size;
+  } else {
+    if (task.input.produce_output) entry.closed_in_batch = batch_number_;
+    batch.push_back(take_slot(entry.chunks, slot));
+  }
   batch.back().turn = turn;
   if (entry.chunks.head != kNone) join_rotation(entry, next_turn_++);
   return true;

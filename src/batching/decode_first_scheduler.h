@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -13,7 +14,7 @@
 
 namespace chorus {
 
-// Names a task while it is queued; free again once it was handed out or cancelled.
+// Names a task while any of it is queued; free again once it was handed out or cancelled.
 enum class TaskId : uint64_t {};
 
 // One input that waits for a step. The class is decided by is_decode, not by width: a prefill of
@@ -22,7 +23,6 @@ struct Task {
   TaskId id{};
   BatchInput input;
   bool is_decode = false;
-  int32_t blocks = 0;  // free blocks that it needs, in every layer group
 
   // Where it stood in line; written by the scheduler, read by put_back.
   uint64_t order = 0;
@@ -33,7 +33,8 @@ struct Task {
 struct StepBudget {
   int32_t tokens = 0;
   int32_t decodes = 0;
-  std::span<const int32_t> free_blocks = {};  // [num_groups]; empty: blocks are not limited
+  // Most prompt tokens beside a decode, so that those who decode do not wait long for the step.
+  int32_t prefill_beside_decodes = std::numeric_limits<int32_t>::max();
 };
 
 // Zero: not given.
@@ -48,12 +49,14 @@ struct SchedulerLimits {
 //
 // Every batch satisfies: (a) a session appears more than once only as successive prefill chunks, in
 // order, not necessarily adjacent; (b) at most one input of a session asks for output; (c) a
-// session has at most one decode, and then no chunk; (d) the tokens are at most the budget's and
-// the decodes at most the budget's; (e) the blocks needed are at most those free in every group.
+// session has at most one decode, and then no chunk; (d) the tokens, the decodes and the prompt
+// tokens beside decodes are at most the budget's.
 //
 // No starvation: decodes leave room for a full chunk (prefill_chunk <= max_batch_tokens -
-// max_decode_sequences), sessions that were served go to the back of the rotation, and once a task
-// is passed over for want of blocks, none behind it takes any in that batch.
+// max_decode_sequences), and sessions that were served go to the back of the rotation.
+//
+// A chunk that goes beyond the prompt tokens beside decodes is cut: its first tokens are handed
+// out, without output, and the rest keeps its id and its place.
 //
 // There are no priorities: decodes go first in first out, prefills round robin.
 // Thread: one. Cost: submit, get_work and put_back are linear in the tasks looked at; nothing is
@@ -73,8 +76,8 @@ class DecodeFirstScheduler {
   }
 
   // All or nothing; false: nothing was queued and `tasks` is as it was. Refused: an empty input, a
-  // decode wider than one token, a chunk above prefill_chunk, negative blocks, and an id that
-  // is queued already or twice in `tasks`. The tasks are moved from.
+  // decode wider than one token, a chunk above prefill_chunk, and an id that is queued already or
+  // twice in `tasks`. The tasks are moved from.
   bool submit(std::span<Task> tasks);
 
   bool has_work() const { return num_queued_ > 0; }
@@ -85,8 +88,9 @@ class DecodeFirstScheduler {
   // still fit.
   void get_work(const StepBudget& budget, std::vector<Task>& batch);
 
-  // Returns a task that was handed out and did not run to its place in line. Tasks of a batch may
-  // be put back in any order. Requires: its id is not queued.
+  // Returns a task that was handed out and did not run to its place in line; what was cut off is
+  // joined to its rest. Tasks of a batch may be put back in any order. Requires: its id is not
+  // queued, but for that rest.
   void put_back(Task task);
 
   // Drops and returns the queued tasks of a session in order of submission, and forgets the
@@ -123,8 +127,7 @@ class DecodeFirstScheduler {
   struct Room {
     int32_t tokens;
     int32_t decodes;
-    int32_t blocks;
-    bool blocks_closed;
+    int32_t prefill;
   };
 
   explicit DecodeFirstScheduler(const SchedulerLimits& limits) : limits_(limits) {}
@@ -132,12 +135,13 @@ class DecodeFirstScheduler {
   bool is_acceptable(const Task& task) const;
   bool claim_id(TaskId id);
   void free_id(TaskId id);
-  bool take_blocks(const Task& task, Room& room) const;
   void take_decodes(Room& room, std::vector<Task>& batch);
   // One offer to every session in the rotation; whether any was served.
   bool prefill_pass(Room& room, std::vector<Task>& batch);
   bool serve(Entry& entry, Room& room, std::vector<Task>& batch);
 
+  bool join_to_rest(const Task& task);
+  void bring_forward(Entry& entry, uint64_t turn);
   int32_t new_slot(Task task);
   Task take_slot(List& list, int32_t slot);
   void insert_by_order(List& list, int32_t slot);

@@ -1,6 +1,7 @@
 #include "batching/decode_first_scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <gtest/gtest.h>
 #include <limits>
 #include <map>
@@ -18,22 +19,20 @@ constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 SessionId session(uint64_t number) { return SessionId{number}; }
 
 Task make_task(uint64_t id, uint64_t session_number, bool is_decode, int32_t size,
-               bool produce_output = false, int32_t blocks = 0) {
+               bool produce_output = false) {
   Task task;
   task.id = TaskId{id};
   task.input.session = session(session_number);
   task.input.size = size;
   task.input.produce_output = is_decode || produce_output;
   task.is_decode = is_decode;
-  task.blocks = blocks;
   return task;
 }
-Task decode(uint64_t id, uint64_t session_number, int32_t blocks = 0) {
-  return make_task(id, session_number, true, 1, true, blocks);
+Task decode(uint64_t id, uint64_t session_number) {
+  return make_task(id, session_number, true, 1, true);
 }
-Task chunk(uint64_t id, uint64_t session_number, int32_t size, bool produce_output = false,
-           int32_t blocks = 0) {
-  return make_task(id, session_number, false, size, produce_output, blocks);
+Task chunk(uint64_t id, uint64_t session_number, int32_t size, bool produce_output = false) {
+  return make_task(id, session_number, false, size, produce_output);
 }
 
 std::unique_ptr<DecodeFirstScheduler> make(int32_t tokens, int32_t decodes, int32_t chunk_size) {
@@ -51,6 +50,15 @@ std::vector<uint64_t> ids_of(const std::vector<Task>& tasks) {
   std::vector<uint64_t> ids;
   for (const Task& task : tasks) ids.push_back(static_cast<uint64_t>(task.id));
   return ids;
+}
+
+// Id, offset, size and whether output is asked for, of each.
+std::vector<std::array<int64_t, 4>> inputs_of(const std::vector<Task>& tasks) {
+  std::vector<std::array<int64_t, 4>> inputs;
+  for (const Task& task : tasks)
+    inputs.push_back({static_cast<int64_t>(task.id), task.input.offset, task.input.size,
+                      task.input.produce_output});
+  return inputs;
 }
 
 std::vector<uint64_t> next_ids(DecodeFirstScheduler& scheduler) {
@@ -115,7 +123,6 @@ TEST(DecodeFirstScheduler, SubmitIsAllOrNothing) {
   EXPECT_FALSE(submit(*scheduler, {chunk(2, 2, 4), chunk(3, 2, -1)})) << "negative";
   EXPECT_FALSE(submit(*scheduler, {chunk(2, 2, 4), chunk(3, 2, 9)})) << "chunk too wide";
   EXPECT_FALSE(submit(*scheduler, {decode(2, 2), make_task(3, 3, true, 2)})) << "wide decode";
-  EXPECT_FALSE(submit(*scheduler, {chunk(2, 2, 4), chunk(3, 2, 4, false, -1)}));
   scheduler->check_invariants();
   EXPECT_EQ(scheduler->num_queued(), 1);
   EXPECT_EQ(next_ids(*scheduler), Ids{1});
@@ -169,20 +176,28 @@ TEST(DecodeFirstScheduler, BudgetOfTheStepLimits) {
   EXPECT_EQ(ids_of(batch), (Ids{4}));
 }
 
-TEST(DecodeFirstScheduler, BlocksGoInOrder) {
-  const auto scheduler = make(40, 8, 8);
-  ASSERT_TRUE(submit(*scheduler, {decode(1, 1, 1), decode(2, 2, 1), decode(3, 3, 0),
-                                  chunk(4, 4, 8, false, 0), chunk(5, 5, 8, false, 1)}));
+TEST(DecodeFirstScheduler, AChunkBesideDecodesIsCutAndRotates) {
+  const auto scheduler = make(16, 4, 8);
+  ASSERT_TRUE(submit(*scheduler, {decode(1, 1), chunk(2, 2, 8, true), chunk(3, 3, 8)}));
+  StepBudget budget = scheduler->full_budget();
+  budget.prefill_beside_decodes = 3;
   std::vector<Task> batch;
-  const std::vector<int32_t> one_left = {7, 1};
-  scheduler->get_work({.tokens = 40, .decodes = 8, .free_blocks = one_left}, batch);
-  // The second decode is short of a block: nothing behind it takes one, but 3 and 4 need none.
-  EXPECT_EQ(ids_of(batch), (Ids{1, 3, 4}));
-  const std::vector<int32_t> none_left = {0};
-  scheduler->get_work({.tokens = 40, .decodes = 8, .free_blocks = none_left}, batch);
-  EXPECT_TRUE(batch.empty());
-  scheduler->get_work(scheduler->full_budget(), batch);
-  EXPECT_EQ(ids_of(batch), (Ids{2, 5}));
+  scheduler->get_work(budget, batch);
+  ASSERT_EQ(ids_of(batch), (Ids{1, 2}));
+  EXPECT_EQ(batch[1].input.size, 3);
+  EXPECT_FALSE(batch[1].input.produce_output) << "the rest has it";
+  EXPECT_FALSE(submit(*scheduler, {chunk(2, 4, 1)})) << "the rest has the id, too";
+  EXPECT_EQ(scheduler->num_queued(), 2);
+  ASSERT_TRUE(submit(*scheduler, {decode(4, 1)}));
+  scheduler->get_work(budget, batch);
+  ASSERT_EQ(ids_of(batch), (Ids{4, 3})) << "the other session's turn";
+  // Without a decode nothing is cut.
+  scheduler->get_work(budget, batch);
+  ASSERT_EQ(ids_of(batch), (Ids{2, 3}));
+  EXPECT_EQ(batch[0].input.offset, 3);
+  EXPECT_EQ(batch[0].input.size, 5);
+  EXPECT_TRUE(batch[0].input.produce_output);
+  EXPECT_FALSE(scheduler->has_work());
 }
 
 TEST(DecodeFirstScheduler, CancelReturnsQueuedTasksAndLeavesOnePlace) {
@@ -246,25 +261,19 @@ class NaiveScheduler {
     return true;
   }
 
-  std::vector<Task> get_work(int32_t tokens, int32_t decodes, int32_t blocks) {
+  std::vector<Task> get_work(int32_t tokens, int32_t decodes, int32_t prefill_beside_decodes) {
     std::vector<Task> batch;
     std::set<SessionId> closed;
-    bool blocks_closed = false;
-    const auto fits_blocks = [&](const Task& task) {
-      if (task.blocks > 0 && (blocks_closed || task.blocks > blocks)) blocks_closed = true;
-      if (task.blocks > 0 && blocks_closed) return false;
-      blocks -= task.blocks;
-      return true;
-    };
     for (const Task& task : std::vector<Task>(queue_)) {
       if (!task.is_decode || decodes == 0 || tokens == 0) continue;
-      if (closed.contains(task.input.session) || !fits_blocks(task)) continue;
+      if (closed.contains(task.input.session)) continue;
       closed.insert(task.input.session);
       --decodes;
       --tokens;
       batch.push_back(task);
       remove(task.id);
     }
+    int32_t prefill = batch.empty() ? kMaxInt : prefill_beside_decodes;
     for (bool moved = true; moved;) {
       moved = false;
       std::vector<std::pair<uint64_t, SessionId>> rotation;
@@ -272,14 +281,23 @@ class NaiveScheduler {
         if (has_chunk(id)) rotation.push_back({turn, id});
       std::sort(rotation.begin(), rotation.end());
       for (const auto& [turn, id] : rotation) {
-        if (closed.contains(id) || tokens == 0) continue;
+        if (closed.contains(id) || tokens == 0 || prefill == 0) continue;
         Task task = first_chunk(id);
-        if (task.input.size > tokens || !fits_blocks(task)) continue;
+        Task rest = task;
+        task.input.size = std::min(task.input.size, prefill);
+        if (task.input.size > tokens) continue;
         tokens -= task.input.size;
+        prefill -= task.input.size;
+        remove(task.id);
+        if (task.input.size < rest.input.size) {
+          rest.input.offset += task.input.size;
+          rest.input.size -= task.input.size;
+          task.input.produce_output = false;
+          insert(rest);
+        }
         if (task.input.produce_output) closed.insert(id);
         task.turn = turn;
         batch.push_back(task);
-        remove(task.id);
         if (has_chunk(id)) turns_[id] = ++turn_;
         moved = true;
       }
@@ -292,9 +310,14 @@ class NaiveScheduler {
       const SessionId id = task.input.session;
       turns_[id] = has_chunk(id) ? std::min(turns_[id], task.turn) : task.turn;
     }
-    queue_.push_back(task);
-    std::sort(queue_.begin(), queue_.end(),
-              [](const Task& a, const Task& b) { return a.order < b.order; });
+    Task whole = task;
+    for (const Task& rest : queue_) {
+      if (rest.id != task.id) continue;
+      whole.input.size += rest.input.size;
+      whole.input.produce_output = rest.input.produce_output;
+    }
+    remove(task.id);
+    insert(whole);
   }
 
   std::vector<Task> cancel(SessionId id) {
@@ -318,6 +341,11 @@ class NaiveScheduler {
       return !task.is_decode && task.input.session == id;
     });
   }
+  void insert(const Task& task) {
+    queue_.push_back(task);
+    std::sort(queue_.begin(), queue_.end(),
+              [](const Task& a, const Task& b) { return a.order < b.order; });
+  }
   void remove(TaskId id) {
     std::erase_if(queue_, [&](const Task& task) { return task.id == id; });
   }
@@ -329,7 +357,7 @@ class NaiveScheduler {
   uint64_t turn_ = 0;
 };
 
-void check_batch_rules(const std::vector<Task>& batch, int32_t tokens, int32_t decodes) {
+void check_batch_rules(const std::vector<Task>& batch, const StepBudget& budget) {
   std::map<SessionId, int> num_decodes, num_outputs, num_chunks;
   int64_t sum = 0;
   int32_t decode_sum = 0;
@@ -347,8 +375,9 @@ void check_batch_rules(const std::vector<Task>& batch, int32_t tokens, int32_t d
     ASSERT_GT(task.order, last_order[id]) << "chunks of a session are in order";
     last_order[id] = task.order;
   }
-  ASSERT_LE(sum, tokens);
-  ASSERT_LE(decode_sum, decodes);
+  ASSERT_LE(sum, budget.tokens);
+  ASSERT_LE(decode_sum, budget.decodes);
+  ASSERT_TRUE(decode_sum == 0 || sum - decode_sum <= budget.prefill_beside_decodes);
 }
 
 void run_against_model(uint64_t seed) {
@@ -371,23 +400,23 @@ void run_against_model(uint64_t seed) {
         tasks.push_back(
             make_task(reuse ? 1 + random.below(next_id - 1) : next_id, random.below(6), is_decode,
                       is_decode ? 1 : static_cast<int32_t>(random.between(1, chunk_size)),
-                      random.below(3) == 0, static_cast<int32_t>(random.below(3))));
+                      random.below(3) == 0));
         if (!reuse) ++next_id;
         if (random.below(40) == 0) tasks.back().input.size = chunk_size + 1;
       }
       const bool accepted = model.submit(tasks);
       ASSERT_EQ(scheduler->submit(tasks), accepted);
     } else if (kind < 9) {
-      const auto blocks = static_cast<int32_t>(random.below(12));
       StepBudget budget = scheduler->full_budget();
       if (random.below(3) == 0) budget.tokens = static_cast<int32_t>(random.below(12));
       if (random.below(3) == 0) budget.decodes = static_cast<int32_t>(random.below(5));
-      const std::vector<int32_t> free_blocks = {blocks + 3, blocks};
-      budget.free_blocks = free_blocks;
-      const std::vector<Task> expected = model.get_work(budget.tokens, budget.decodes, blocks);
+      if (random.below(3) == 0)
+        budget.prefill_beside_decodes = static_cast<int32_t>(random.below(10));
+      const std::vector<Task> expected =
+          model.get_work(budget.tokens, budget.decodes, budget.prefill_beside_decodes);
       scheduler->get_work(budget, batch);
-      ASSERT_EQ(ids_of(batch), ids_of(expected));
-      check_batch_rules(batch, budget.tokens, budget.decodes);
+      ASSERT_EQ(inputs_of(batch), inputs_of(expected));
+      check_batch_rules(batch, budget);
       // Some of the batch does not run, and returns in any order.
       for (size_t i = batch.size(); i > 1; --i) std::swap(batch[i - 1], batch[random.below(i)]);
       const uint64_t keep = random.below(3) == 0 ? random.below(batch.size() + 1) : batch.size();
@@ -397,7 +426,7 @@ void run_against_model(uint64_t seed) {
       }
     } else {
       const SessionId id = session(random.below(7));
-      ASSERT_EQ(ids_of(scheduler->cancel(id)), ids_of(model.cancel(id)));
+      ASSERT_EQ(inputs_of(scheduler->cancel(id)), inputs_of(model.cancel(id)));
     }
     ASSERT_EQ(static_cast<size_t>(scheduler->num_queued()), model.size());
     scheduler->check_invariants();
@@ -423,12 +452,15 @@ TEST(DecodeFirstScheduler, PuttingAWholeBatchBackChangesNothing) {
     }
     while (scheduler->has_work()) {
       std::vector<Task> batch;
-      scheduler->get_work(scheduler->full_budget(), batch);
-      const Ids before = ids_of(batch);
+      StepBudget budget = scheduler->full_budget();
+      budget.prefill_beside_decodes = static_cast<int32_t>(random.below(20));
+      scheduler->get_work(budget, batch);
+      const auto before = inputs_of(batch);
       for (size_t i = batch.size(); i > 1; --i) std::swap(batch[i - 1], batch[random.below(i)]);
       for (Task& task : batch) scheduler->put_back(std::move(task));
       scheduler->check_invariants();
-      ASSERT_EQ(next_ids(*scheduler), before);
+      scheduler->get_work(budget, batch);
+      ASSERT_EQ(inputs_of(batch), before);
     }
   }
 }
