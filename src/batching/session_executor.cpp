@@ -131,6 +131,11 @@ int64_t SessionExecutor::releasable_blocks(SessionId session) const {
   return sessions_->releasable_blocks(session);
 }
 
+int64_t SessionExecutor::releasable_blocks(std::span<const SessionId> sessions,
+                                           int32_t group) const {
+  return sessions_->releasable_blocks(sessions, group);
+}
+
 Status SessionExecutor::truncate(SessionId session, Position length) {
   return sessions_->truncate(session, length);
 }

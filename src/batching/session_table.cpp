@@ -120,6 +120,14 @@ int64_t SessionTable::releasable_blocks(SessionId session) const {
   return blocks;
 }
 
+int64_t SessionTable::releasable_blocks(std::span<const SessionId> sessions, int32_t group) const {
+  std::vector<SequenceId> sequences;
+  for (const SessionId session : sessions) {
+    if (const int32_t slot = find(session); slot >= 0) sequences.push_back(at(slot).sequence);
+  }
+  return books_->exclusive_blocks(sequences, group);
+}
+
 Result<SequenceId> SessionTable::sequence_of(SessionId session) const {
   const int32_t slot = find(session);
   if (slot < 0) return unknown_session(session);

@@ -85,6 +85,7 @@ class SessionTable {
   Status truncate(SessionId session, Position length);
   bool can_admit(std::span<const SessionDemand> demands) const;
   int64_t releasable_blocks(SessionId session) const;
+  int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const;
   Result<SequenceId> sequence_of(SessionId session) const;
   // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. Errors as
   // open; kResourceExhausted (field kv_blocks).

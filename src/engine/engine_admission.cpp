@@ -1,3 +1,4 @@
+// EngineLoop: who gets KV blocks, and who gives them back.
 #include <algorithm>
 #include <utility>
 
@@ -22,6 +23,10 @@ bool is_before(const SessionRecord* a, const SessionRecord* b) {
 
 void insert_in_order(std::vector<SessionRecord*>& list, SessionRecord& record) {
   list.insert(std::upper_bound(list.begin(), list.end(), &record, is_before), &record);
+}
+
+bool is_running(const SessionRecord& record) {
+  return record.live.has_value() && record.live->is_running;
 }
 
 bool has_lower_priority(const SessionRecord& a, const SessionRecord& b) {
@@ -88,21 +93,50 @@ bool EngineLoop::fits(const SessionRecord& record) const {
 
 // Takes blocks from idle sessions, and from running generations that are paused or of a lower
 // priority, until `record` fits, or has the pool to itself.
+// Nobody is preempted for one that would not fit all the same.
 bool EngineLoop::make_room(const SessionRecord& record) {
   while (!fits(record)) {
     if (SessionRecord* idle = idle_victim(1, &record)) {
       evict(*idle);
-    } else if (SessionRecord* paused = paused_victim(1)) {
-      preempt(*paused);
     } else if (running_.empty()) {
       SessionRecord* sharing = idle_victim(0, &record);
       if (sharing == nullptr) return true;
       evict(*sharing);
+    } else if (!would_fit(record)) {
+      return false;
+    } else if (SessionRecord* paused = paused_victim(1)) {
+      preempt(*paused);
     } else if (has_lower_priority(*running_.back(), record)) {
       preempt(*running_.back());
+    } else if (SessionRecord* sharing = idle_victim(0, &record)) {
+      evict(*sharing);
     } else {
-      return false;
+      SessionRecord* sharing_paused = paused_victim(0);
+      if (sharing_paused == nullptr) return false;
+      preempt(*sharing_paused);
     }
+  }
+  return true;
+}
+
+// Whether `record` fits once all who have to give way for it have done so.
+bool EngineLoop::would_fit(const SessionRecord& record) const {
+  const auto gives_way = [&](const SessionRecord& other) {
+    return !is_running(other) || other.live->is_paused || has_lower_priority(other, record);
+  };
+  std::vector<SessionId> yielding;
+  for (const auto& [id, other] : by_id_) {
+    if (other != &record && gives_way(*other)) yielding.push_back(id);
+  }
+  const KvCapacity& capacity = port_.options.capacity;
+  for (size_t i = 0; i < capacity.groups.size(); ++i) {
+    const auto group = static_cast<int32_t>(i);
+    int64_t needed = growth(capacity.groups[i], record);
+    for (const SessionRecord* other : running_) {
+      if (!gives_way(*other)) needed += growth(capacity.groups[i], *other);
+    }
+    if (needed > executor_.available_blocks(group) + executor_.releasable_blocks(yielding, group))
+      return false;
   }
   return true;
 }
@@ -198,8 +232,7 @@ bool EngineLoop::is_victim(const SessionRecord& record, int64_t at_least) const 
 SessionRecord* EngineLoop::idle_victim(int64_t at_least, const SessionRecord* except) const {
   SessionRecord* victim = nullptr;
   for (const auto& [id, record] : by_id_) {
-    const bool is_idle = !record->live.has_value() || !record->live->is_running;
-    if (!is_idle || record == except) continue;
+    if (is_running(*record) || record == except) continue;
     if (victim != nullptr && victim->last_used < record->last_used) continue;
     if (is_victim(*record, at_least)) victim = record;
   }
@@ -244,7 +277,7 @@ void EngineLoop::give_up_blocks(SessionRecord& record) {
 
 void EngineLoop::evict(SessionRecord& record) {
   give_up_blocks(record);
-  if (!record.live.has_value()) ++metrics_.evictions;
+  ++metrics_.evictions;
 }
 
 void EngineLoop::preempt(SessionRecord& record) {
@@ -255,7 +288,7 @@ void EngineLoop::preempt(SessionRecord& record) {
   live.is_running = false;
   ++live.preemptions;
   ++metrics_.preemptions;
-  evict(record);
+  give_up_blocks(record);
   wait_in_line(record);
 }
 

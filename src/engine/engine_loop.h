@@ -62,14 +62,13 @@ class EngineLoop {
   bool fits(const SessionRecord& record) const;
   int64_t growth(const KvCapacity::Group& group, const SessionRecord& record) const;
   bool make_room(const SessionRecord& record);
+  bool would_fit(const SessionRecord& record) const;
   bool is_victim(const SessionRecord& record, int64_t at_least) const;
   SessionRecord* idle_victim(int64_t at_least, const SessionRecord* except) const;
   SessionRecord* paused_victim(int64_t at_least) const;
   SessionRecord* running_victim(int64_t at_least) const;
   bool take_blocks(int64_t at_least);
   void give_up_blocks(SessionRecord& record);
-  void drop_surplus(SessionRecord& record);
-  Result<SessionId> open_saved(const LoadCommand& command);
   void evict(SessionRecord& record);
   void preempt(SessionRecord& record);
   void wait_in_line(SessionRecord& record);
@@ -78,6 +77,10 @@ class EngineLoop {
   void begin(SessionRecord& record);
   void feed(SessionRecord& record);
   void submit_decode(SessionRecord& record);
+
+  // Saving (engine_saving.cpp).
+  void drop_surplus(SessionRecord& record);
+  Result<SessionId> open_saved(const LoadCommand& command);
 
   void set_executor_length(SessionRecord& record, Position length);
   void publish_position(SessionRecord& record);

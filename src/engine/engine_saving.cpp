@@ -1,3 +1,4 @@
+// EngineLoop: sessions as values, to save and to load.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -21,7 +21,6 @@ struct LiveGeneration {
   Position base = 0;                                   // position of tokens[0]
   Position prompt_begin = 0;                           // the context before it
   Position prompt_end = 0;
-  int32_t num_prompt = 0;  // tokens given
   int32_t max_new_tokens = 0;
   int32_t finish_at = 0;  // as asked for; 0: not
   int32_t num_delivered = 0;

@@ -152,6 +152,14 @@ int64_t ScriptedExecutor::releasable_blocks(SessionId session) const {
              : int64_t{options_.num_groups} * blocks_of(found->second.tokens.size());
 }
 
+// Sessions share no blocks, and every group has the same.
+int64_t ScriptedExecutor::releasable_blocks(std::span<const SessionId> sessions, int32_t) const {
+  int64_t blocks = 0;
+  for (const SessionId session : sessions)
+    blocks += releasable_blocks(session) / options_.num_groups;
+  return blocks;
+}
+
 bool ScriptedExecutor::fits(std::span<const BatchInput> batch) const {
   std::vector<SessionDemand> demands;
   for (const BatchInput& input : batch) {

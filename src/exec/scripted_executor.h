@@ -70,6 +70,7 @@ class ScriptedExecutor final : public Executor {
   bool can_admit(std::span<const SessionDemand> demands) const override;
   int32_t available_blocks(int32_t group) const override;
   int64_t releasable_blocks(SessionId session) const override;
+  int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const override;
   Status execute(std::span<const BatchInput> batch, BatchOutput& output) override;
   Status truncate(SessionId session, Position length) override;
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;

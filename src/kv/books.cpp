@@ -220,9 +220,29 @@ Position KvBooks::first_rewind(const KvSequence& sequence) const {
 
 int32_t KvBooks::exclusive_blocks(SequenceId sequence, int32_t group) const {
   const auto blocks = table(sequence, group).blocks;
-  return static_cast<int32_t>(std::count_if(blocks.begin(), blocks.end(), [&](BlockId block) {
-    return pool(group).ref_count(block) - (pool(group).in_cache(block) ? 1 : 0) == 1;
-  }));
+  return static_cast<int32_t>(std::count_if(
+      blocks.begin(), blocks.end(), [&](BlockId block) { return num_holders(block, group) == 1; }));
+}
+
+int32_t KvBooks::exclusive_blocks(std::span<const SequenceId> sequences, int32_t group) const {
+  std::vector<BlockId> held;
+  for (const SequenceId sequence : sequences) {
+    const auto blocks = table(sequence, group).blocks;
+    held.insert(held.end(), blocks.begin(), blocks.end());
+  }
+  std::sort(held.begin(), held.end());
+  int32_t exclusive = 0;
+  for (auto run = held.begin(); run != held.end();) {
+    const auto end = std::upper_bound(run, held.end(), *run);
+    if (end - run == num_holders(*run, group)) ++exclusive;
+    run = end;
+  }
+  return exclusive;
+}
+
+// Tables that name the block.
+int32_t KvBooks::num_holders(BlockId block, int32_t group) const {
+  return pool(group).ref_count(block) - (pool(group).in_cache(block) ? 1 : 0);
 }
 
 int32_t KvBooks::blocks_for(Position length) const {

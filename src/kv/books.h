@@ -173,9 +173,8 @@ class KvBooks {
                           Position cap) const;
   void close(SequenceId sequence);
   // A new sequence that holds [0, upto) of `source`, as far as `source` holds it, indexed if
-  // `source` is. It shares all
-  // blocks, a partial one included: the first write into that one copies it. Requires:
-  // can_rewind(source, upto).
+  // `source` is. It shares all blocks, a partial one included: the first write into that one copies
+  // it. Requires: can_rewind(source, upto).
   SequenceId clone(SequenceId source, Position upto);
   // A new sequence of `length` tokens that holds [first_positions[group], length) in blocks of its
   // own, whose bytes the caller fills. The group that has too few blocks, if any: then nothing has
@@ -195,6 +194,9 @@ class KvBooks {
   Position first_rewind(SequenceId sequence) const;
   // Blocks that no other sequence holds: what close would free, or leave cached.
   int32_t exclusive_blocks(SequenceId sequence, int32_t group) const;
+  // Blocks that no sequence but these holds: what closing them all would free, or leave cached.
+  // Each is named once.
+  int32_t exclusive_blocks(std::span<const SequenceId> sequences, int32_t group) const;
 
   // At most one demand per sequence; can_rewind(sequence, start), count > 0, start + count <=
   // max_sequence_tokens. plan succeeds exactly when can_admit is true.
@@ -243,6 +245,7 @@ class KvBooks {
   int32_t first_indexed(int32_t group, Position length) const;
   KvSequence make_sequence() const;
   int32_t blocks_for(Position length) const;
+  int32_t num_holders(BlockId block, int32_t group) const;
   Position first_rewind(const KvSequence& sequence) const;
   bool can_rewind(const KvSequence& sequence, Position length) const;
   KvPlan::Part make_part(const KvSequence& sequence, const KvDemand& demand, int32_t group) const;

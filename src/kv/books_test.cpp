@@ -139,6 +139,9 @@ TEST(KvBooks, CloneTouchesNoBlockAndTheFirstWriteCopiesThePartialOne) {
   const SequenceId clone = books->clone(source, 20);
   EXPECT_EQ(free_blocks(*books), free_before);
   EXPECT_EQ(books->exclusive_blocks(source, 0), 1);
+  EXPECT_EQ(books->exclusive_blocks(clone, 0), 0);
+  EXPECT_EQ(books->exclusive_blocks(std::vector{clone}, 0), 0);
+  EXPECT_EQ(books->exclusive_blocks(std::vector{source, clone}, 0), 3);
   KvPlan plan;
   ASSERT_TRUE(books->plan(std::vector<KvDemand>{{clone, 20, 1}, {source, 40, 1}}, plan));
   ASSERT_EQ(plan.copies().size(), 2u);  // one for each group, both of the clone

@@ -247,6 +247,8 @@ TEST_P(ExecutorContract, ReleaseGivesTheBlocksBackAndKeepsTheSession) {
   step({make_input(session, {1}, 48)});
   EXPECT_GT(executor().releasable_blocks(session), 0);
   EXPECT_EQ(executor().releasable_blocks(*clone), 0) << "the source holds them too";
+  EXPECT_EQ(executor().releasable_blocks(std::vector{session, *clone}, 0),
+            free - executor().available_blocks(0));
   EXPECT_TRUE(executor().release(session).ok());
   EXPECT_EQ(length(session), 0);
   EXPECT_EQ(executor().available_blocks(0), free - window_blocks(0, 48));

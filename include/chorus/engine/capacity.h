@@ -1,4 +1,4 @@
-// How many KV blocks a session needs. Internal to the engine.
+// How many KV blocks a session needs.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,11 @@ struct KvCapacity {
     int64_t high = limit;
     while (low < high) {
       const int64_t middle = (low + high + 1) / 2;
-      (can_hold(middle) ? low : high) = can_hold(middle) ? middle : middle - 1;
+      if (can_hold(middle)) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
     }
     return low;
   }

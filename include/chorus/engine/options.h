@@ -42,7 +42,7 @@ struct GenerationOptions {
   std::vector<TokenId> stop_tokens = {};  // any of them ends the generation, and is delivered
   bool ignore_stop_tokens = false;
   // Prompt tokens at this position of the session and later are scored. The first token of a
-  // session cannot be, nor the first of a prompt that follows an append.
+  // session cannot be.
   std::optional<Position> score_from = {};
   // Of two generations that want the same blocks, the one of higher priority has them; ties go to
   // the one submitted first.

@@ -24,8 +24,8 @@ struct SavedSession {
 std::vector<std::byte> encode_session(const SavedSession& session);
 
 // Checks everything but what `kv` holds, which the executor checks when it is loaded. Errors:
-// kDataLoss with the part of the file as field (magic, version, checksum, section, format, tokens,
-// sampling, kv).
+// kDataLoss with the part of the file as field (file, magic, version, checksum, sections, format,
+// tokens, sampling, kv).
 Result<SavedSession> decode_session(std::span<const std::byte> file);
 
 }  // namespace chorus

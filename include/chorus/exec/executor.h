@@ -92,6 +92,9 @@ class Executor {
   virtual int32_t available_blocks(int32_t group) const = 0;
   // Blocks of all groups that release would really free; 0 for an unknown session.
   virtual int64_t releasable_blocks(SessionId session) const = 0;
+  // Blocks of a layer group that releasing all of these would really free. Each is named once;
+  // unknown ones have none.
+  virtual int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const = 0;
 
   // One step for the whole batch. Ok: output.inputs has one entry per input, each with its own
   // status. Not ok: the step was aborted, no session changed, and the output is empty. The inputs
