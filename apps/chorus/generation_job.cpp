@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "console.h"
+#include "models.h"
 
 namespace chorus::cli {
 
@@ -200,6 +201,7 @@ json::Value GenerationJob::metrics_json() const {
   metrics.set("ttft_ms", metrics_.ttft_ms);
   metrics.set("tpot_ms", metrics_.tpot_ms);
   metrics.set("total_ms", metrics_.total_ms);
+  metrics.set("itl_ms", latency_json(metrics_.itl));
   metrics.set("cached_tokens", held_);
   metrics.set("preemptions", metrics_.preemptions);
   return metrics;

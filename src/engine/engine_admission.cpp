@@ -278,6 +278,7 @@ void EngineLoop::give_up_blocks(SessionRecord& record) {
 void EngineLoop::evict(SessionRecord& record) {
   give_up_blocks(record);
   ++metrics_.evictions;
+  log(EngineEvent::Kind::kEvicted, record, 0);
 }
 
 void EngineLoop::preempt(SessionRecord& record) {
@@ -288,6 +289,7 @@ void EngineLoop::preempt(SessionRecord& record) {
   live.is_running = false;
   ++live.preemptions;
   ++metrics_.preemptions;
+  log(EngineEvent::Kind::kPreempted, record, 0);
   give_up_blocks(record);
   wait_in_line(record);
 }

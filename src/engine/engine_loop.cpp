@@ -8,10 +8,21 @@
 #include "base/random.h"
 
 namespace chorus {
+namespace {
+
+// Requires: two tokens were delivered.
+int64_t tpot_ns(const LiveGeneration& live) {
+  return (live.last_token_ns - live.first_token_ns) / (live.num_delivered - 1);
+}
+
+}  // namespace
 
 EngineLoop::EngineLoop(Executor& executor, std::unique_ptr<DecodeFirstScheduler> scheduler,
                        EnginePort& port, uint64_t seed)
-    : executor_(executor), scheduler_(std::move(scheduler)), port_(port), seed_(seed) {}
+    : executor_(executor),
+      scheduler_(std::move(scheduler)),
+      port_(port),
+      seed_(seed) {}
 
 Status EngineLoop::initialize() {
   CHORUS_RETURN_IF_ERROR(executor_.initialize());
@@ -142,6 +153,11 @@ void EngineLoop::handle(StartCommand& command) {
     generation.deadline_ns =
         generation.state->submitted_ns() +
         std::min(*options.deadline_ns, std::numeric_limits<int64_t>::max() / 2);
+  log({.kind = EngineEvent::Kind::kSubmitted,
+       .time_ns = generation.state->submitted_ns(),
+       .session = record->shared->key,
+       .generation = generation.state->number(),
+       .tokens = static_cast<int32_t>(generation.prompt.size())});
   wait_in_line(*record);
   if (!record->broken.ok()) finish(*record, FinishReason::kError, record->broken);
 }
@@ -159,6 +175,7 @@ void EngineLoop::handle(FinishAtCommand& command) {
     live.finish_at = live.finish_at == 0 ? n : std::min(live.finish_at, n);
     if (live.num_delivered < n) return;
     metrics_.generated_tokens -= live.num_delivered - n;
+    log(EngineEvent::Kind::kCut, *record, live.num_delivered - n);
     live.num_delivered = n;
     cut_context(*record, live.prompt_end + n);
     finish(*record, FinishReason::kStop);
@@ -171,6 +188,11 @@ void EngineLoop::handle(FinishAtCommand& command) {
     return;
   if (n >= record->ended.num_delivered) return;
   metrics_.generated_tokens -= record->ended.num_delivered - n;
+  log({.kind = EngineEvent::Kind::kCut,
+       .time_ns = port_.clock.now_ns(),
+       .session = record->shared->key,
+       .generation = state.number(),
+       .tokens = record->ended.num_delivered - n});
   record->ended.num_delivered = n;
   cut_context(*record, record->ended.prompt_end + n);
 }
@@ -224,11 +246,19 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
       break;
   }
   record.ended = {live.state->number(), live.prompt_end, live.num_delivered};
-  Delivery& delivery = deliveries_.emplace_back();
-  delivery.state = live.state;
+  Delivery& delivery = add_delivery(record);
   delivery.first_token = first_token;
   delivery.num_tokens = num_tokens;
-  delivery.ending = Ending{reason, std::move(error), metrics_of(live)};
+  delivery.ending = Ending{reason, std::move(error)};
+  const int64_t now = port_.clock.now_ns();
+  measure(&Latencies::total, now - live.state->submitted_ns());
+  if (live.num_delivered > 1) measure(&Latencies::tpot, tpot_ns(live));
+  log({.kind = EngineEvent::Kind::kEnded,
+       .time_ns = now,
+       .session = record.shared->key,
+       .generation = live.state->number(),
+       .tokens = live.num_delivered,
+       .reason = reason});
   record.live.reset();
   record.last_used = next_use_++;
   record.shared->is_live.store(false, std::memory_order_release);
@@ -254,6 +284,27 @@ GenerationMetrics EngineLoop::metrics_of(const LiveGeneration& generation) const
     metrics.tpot_ms = ms_since(generation.first_token_ns, generation.last_token_ns) /
                       (generation.num_delivered - 1);
   return metrics;
+}
+
+Delivery& EngineLoop::add_delivery(SessionRecord& record) {
+  Delivery& delivery = deliveries_.emplace_back();
+  delivery.state = record.live->state;
+  delivery.progress = {metrics_of(*record.live), std::exchange(record.live->itl_ns, {})};
+  return delivery;
+}
+
+// ---- What is told of it ----
+
+void EngineLoop::log(EngineEvent::Kind kind, const SessionRecord& record, int32_t tokens) {
+  log({.kind = kind,
+       .time_ns = port_.clock.now_ns(),
+       .session = record.shared->key,
+       .generation = record.live.has_value() ? record.live->state->number() : 0,
+       .tokens = tokens});
+}
+
+void EngineLoop::log(const EngineEvent& event) {
+  if (port_.event_log != nullptr) events_.push_back(event);
 }
 
 }  // namespace chorus

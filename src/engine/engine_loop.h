@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "batching/decode_first_scheduler.h"
@@ -90,10 +91,19 @@ class EngineLoop {
   void finish(SessionRecord& record, FinishReason reason, Status error = {},
               int32_t first_token = 0, int32_t num_tokens = 0);
   GenerationMetrics metrics_of(const LiveGeneration& generation) const;
+  // One more delivery of the live generation, with how far it is.
+  Delivery& add_delivery(SessionRecord& record);
+
+  // What is logged and measured goes out with the next publish().
+  void log(EngineEvent::Kind kind, const SessionRecord& record, int32_t tokens);
+  void log(const EngineEvent& event);
+  void measure(LatencyHistogram Latencies::* latency, int64_t ns) {
+    measured_.push_back({latency, ns});
+  }
 
   // The step (engine_step.cpp).
   bool step();  // false: there was nothing to run
-  Status execute(std::span<const BatchInput> batch);
+  Status execute();
   void make_demands();
   void fit_to_pool();
   void drop_tasks(const SessionRecord& record);
@@ -127,6 +137,8 @@ class EngineLoop {
   std::vector<SessionDemand> demands_;
   BatchOutput output_;
   std::vector<Delivery> deliveries_;
+  std::vector<EngineEvent> events_;
+  std::vector<std::pair<LatencyHistogram Latencies::*, int64_t>> measured_;
   std::vector<UpdateSignal*> signals_;
   std::vector<std::shared_ptr<Event>> closed_;
 };

@@ -11,14 +11,12 @@ bool EngineLoop::step() {
   scheduler_->get_work(scheduler_->full_budget(), tasks_);
   if (tasks_.empty()) return false;
   fit_to_pool();
-  batch_.clear();
-  for (const Task& task : tasks_) batch_.push_back(task.input);
   metrics_.schedule_ns += port_.clock.now_ns() - start_ns;
   if (tasks_.empty()) {
     deliver();
     return true;
   }
-  if (execute(batch_).ok()) {
+  if (execute().ok()) {
     account_all();
     deliver();
   } else {
@@ -28,15 +26,32 @@ bool EngineLoop::step() {
   return true;
 }
 
-Status EngineLoop::execute(std::span<const BatchInput> batch) {
+// One step over tasks_.
+Status EngineLoop::execute() {
   const int64_t start_ns = port_.clock.now_ns();
-  for (const BatchInput& input : batch) {
-    auto& live = by_id_.at(input.session)->live;
-    if (live.has_value() && !live->first_step_ns.has_value()) live->first_step_ns = start_ns;
+  batch_.clear();
+  int32_t num_decodes = 0;
+  int32_t num_prefill = 0;
+  for (const Task& task : tasks_) {
+    batch_.push_back(task.input);
+    (task.is_decode ? num_decodes : num_prefill) += task.input.size;
+    SessionRecord& record = *by_id_.at(task.input.session);
+    LiveGeneration& live = *record.live;
+    if (live.first_step_ns.has_value()) continue;
+    live.first_step_ns = start_ns;
+    measure(&Latencies::queue, start_ns - live.state->submitted_ns());
+    log(EngineEvent::Kind::kFirstStep, record, 0);
   }
-  Status status = executor_.execute(batch, output_);
+  Status status = executor_.execute(batch_, output_);
+  const int64_t ns = port_.clock.now_ns() - start_ns;
   ++metrics_.steps;
-  metrics_.execute_ns += port_.clock.now_ns() - start_ns;
+  metrics_.execute_ns += ns;
+  measure(&Latencies::step, ns);
+  log({.kind = EngineEvent::Kind::kStep,
+       .time_ns = start_ns + ns,
+       .tokens = num_decodes + num_prefill,
+       .ns = ns,
+       .aborted = !status.ok()});
   return status;
 }
 
@@ -50,7 +65,7 @@ void EngineLoop::run_alone() {
     if (!record.live.has_value()) continue;
     tasks_.clear();
     tasks_.push_back(std::move(task));
-    Status status = execute(std::span(&tasks_[0].input, 1));
+    Status status = execute();
     if (status.ok()) {
       account_all();
     } else {
@@ -159,6 +174,7 @@ void EngineLoop::take_consumed(SessionRecord& record, const BatchInput& input) {
   if (recomputed > 0) {
     record.live->recomputed_tokens += recomputed;
     metrics_.recomputed_tokens += recomputed;
+    log(EngineEvent::Kind::kRecomputed, record, recomputed);
   }
   const Position known = record.position();
   if (input.end() > known) {
@@ -166,6 +182,7 @@ void EngineLoop::take_consumed(SessionRecord& record, const BatchInput& input) {
     record.context.insert(record.context.end(), tokens.begin() + (known - input.position),
                           tokens.begin() + (input.end() - input.position));
     metrics_.prompt_tokens += input.end() - known;
+    log(EngineEvent::Kind::kConsumed, record, input.end() - known);
   }
 }
 
@@ -195,7 +212,13 @@ void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) 
            std::binary_search(options.stop_tokens.begin(), options.stop_tokens.end(), token);
   };
   const int64_t now = port_.clock.now_ns();
-  if (live.num_delivered == 0) live.first_token_ns = now;
+  if (live.num_delivered == 0) {
+    live.first_token_ns = now;
+    measure(&Latencies::ttft, now - live.state->submitted_ns());
+  } else {
+    live.itl_ns = now - live.last_token_ns;
+    measure(&Latencies::itl, *live.itl_ns);
+  }
   live.last_token_ns = now;
   int32_t num_taken = 0;
   std::optional<FinishReason> reason;
@@ -211,13 +234,13 @@ void EngineLoop::take_sampled(SessionRecord& record, const InputOutput& result) 
     if (reason.has_value()) break;
   }
   metrics_.generated_tokens += num_taken;
+  log(EngineEvent::Kind::kDelivered, record, num_taken);
   publish_position(record);
   if (reason.has_value()) {
     finish(record, *reason, {}, result.sampled_begin, num_taken);
     return;
   }
-  Delivery& delivery = deliveries_.emplace_back();
-  delivery.state = live.state;
+  Delivery& delivery = add_delivery(record);
   delivery.continues = &record;
   delivery.first_token = result.sampled_begin;
   delivery.num_tokens = num_taken;
@@ -239,8 +262,12 @@ void EngineLoop::publish() {
       std::count_if(waiting_.begin(), waiting_.end(),
                     [](const SessionRecord* record) { return record->live->was_admitted; }));
   metrics_.usage = executor_.usage();
+  if (port_.event_log != nullptr) port_.event_log->append(events_);
+  events_.clear();
   const MutexLock lock(port_.metrics_mutex);
   port_.metrics = metrics_;
+  for (const auto& [latency, ns] : measured_) (port_.latencies.*latency).add(ns);
+  measured_.clear();
 }
 
 // Publishes the counters, then tells readers and waiting callers. output_ is still that of the
@@ -252,8 +279,8 @@ void EngineLoop::deliver() {
     const auto tokens = std::span(output_.tokens)
                             .subspan(static_cast<size_t>(delivery.first_token),
                                      static_cast<size_t>(delivery.num_tokens));
-    const bool pauses = delivery.state->deliver(tokens, output_.likeliest, delivery.ending,
-                                                port_.options.max_unread_tokens);
+    const bool pauses = delivery.state->deliver(tokens, output_.likeliest, delivery.progress,
+                                                delivery.ending, port_.options.max_unread_tokens);
     if (delivery.continues != nullptr) {
       delivery.continues->live->is_paused = pauses;
       if (!pauses && delivery.continues->live->is_running) submit_decode(*delivery.continues);

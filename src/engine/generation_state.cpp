@@ -31,11 +31,13 @@ GenerationState::GenerationState(std::shared_ptr<EnginePort> port, uint64_t sess
       submitted_ns_(submitted_ns) {}
 
 bool GenerationState::deliver(std::span<const TokenScore> tokens,
-                              std::span<const TokenLogprob> likeliest,
+                              std::span<const TokenLogprob> likeliest, const Progress& progress,
                               const std::optional<Ending>& ending, int32_t max_unread) {
   const MutexLock lock(mutex_);
   CHORUS_CHECK(!ending_.has_value());
   append_scores(tokens, likeliest, outbox_.tokens, outbox_.likeliest);
+  metrics_ = progress.metrics;
+  if (progress.itl.has_value()) itl_.push_back(*progress.itl);
   ending_ = ending;
   is_paused_ = !ending.has_value() && !limit_is_lifted_ &&
                outbox_.tokens.size() >= static_cast<size_t>(max_unread);
@@ -52,8 +54,8 @@ void GenerationState::add_scores(Position first, std::span<const TokenScore> tok
 
 void GenerationState::cut_after_end(int32_t n) {
   const MutexLock lock(mutex_);
-  if (!ending_.has_value() || n >= ending_->metrics.generated_tokens) return;
-  ending_->metrics.generated_tokens = n;
+  if (!ending_.has_value() || n >= metrics_.generated_tokens) return;
+  metrics_.generated_tokens = n;
   ending_->reason = FinishReason::kStop;
 }
 
@@ -114,8 +116,15 @@ Status GenerationState::error() const {
 }
 
 GenerationMetrics GenerationState::metrics() const {
-  const MutexLock lock(mutex_);
-  return ending_.has_value() ? ending_->metrics : GenerationMetrics{};
+  GenerationMetrics metrics;
+  std::vector<int64_t> itl;
+  {
+    const MutexLock lock(mutex_);
+    metrics = metrics_;
+    itl = itl_;
+  }
+  metrics.itl = summarize(itl);
+  return metrics;
 }
 
 PromptScores GenerationState::take_prompt_scores() {

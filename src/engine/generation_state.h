@@ -19,7 +19,12 @@ struct EnginePort;
 struct Ending {
   FinishReason reason = FinishReason::kStop;
   Status error;
-  GenerationMetrics metrics;
+};
+
+// How far it is.
+struct Progress {
+  GenerationMetrics metrics;   // but for itl
+  std::optional<int64_t> itl;  // nanoseconds since the update before, of one that brings tokens
 };
 
 // Thread: any. The outbox holds at most max_new_tokens tokens.
@@ -40,7 +45,7 @@ class GenerationState {
   // Appends tokens and, in the same update, the end. True: the generation is to pause until a
   // reader posts a resume, because max_unread tokens or more wait to be read.
   bool deliver(std::span<const TokenScore> tokens, std::span<const TokenLogprob> likeliest,
-               const std::optional<Ending>& ending, int32_t max_unread);
+               const Progress& progress, const std::optional<Ending>& ending, int32_t max_unread);
   void add_scores(Position first, std::span<const TokenScore> tokens,
                   std::span<const TokenLogprob> likeliest);
   bool cancel_requested() const { return cancel_requested_.load(std::memory_order_acquire); }
@@ -72,6 +77,8 @@ class GenerationState {
   CondVar changed_;
   Update outbox_ CHORUS_GUARDED_BY(mutex_);
   PromptScores scores_ CHORUS_GUARDED_BY(mutex_);
+  GenerationMetrics metrics_ CHORUS_GUARDED_BY(mutex_);
+  std::vector<int64_t> itl_ CHORUS_GUARDED_BY(mutex_);
   std::optional<Ending> ending_ CHORUS_GUARDED_BY(mutex_);
   bool end_was_read_ CHORUS_GUARDED_BY(mutex_) = false;
   bool is_paused_ CHORUS_GUARDED_BY(mutex_) = false;

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "engine/event_log.h"
 #include "engine/metrics.h"
 #include "engine/options.h"
 #include "engine/saved_session.h"
@@ -151,7 +152,8 @@ struct EnginePort {
   explicit EnginePort(const Clock& clock_in) : clock(clock_in) {}
 
   const Clock& clock;
-  EffectiveOptions options;  // written before Runner::create returns, fixed from then on
+  EffectiveOptions options;             // written before Runner::create returns, fixed from then on
+  std::shared_ptr<EventLog> event_log;  // the same; null: none. Owners: this and the user
   Inbox inbox;
   Places sessions;  // opened and not yet closed by their owner
   Places queue;     // generations submitted and not yet admitted for the first time
@@ -159,7 +161,8 @@ struct EnginePort {
 
   // The engine thread's counters as of its last step.
   mutable Mutex metrics_mutex;
-  RunnerMetrics metrics CHORUS_GUARDED_BY(metrics_mutex);
+  RunnerMetrics metrics CHORUS_GUARDED_BY(metrics_mutex);  // but for its latencies
+  Latencies latencies CHORUS_GUARDED_BY(metrics_mutex);
 };
 
 // A place for one more session, given back when its command cannot be posted or it is closed.

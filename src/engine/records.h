@@ -35,6 +35,7 @@ struct LiveGeneration {
   std::optional<int64_t> first_step_ns;
   int64_t first_token_ns = 0;
   int64_t last_token_ns = 0;
+  std::optional<int64_t> itl_ns;  // of the update that is being made
 };
 
 // The generation that ended last, until the session's next one: finish_at may still cut it.
@@ -65,6 +66,7 @@ struct Delivery {
   SessionRecord* continues = nullptr;      // null: the generation has ended
   int32_t first_token = 0;                 // into the tokens of the step's output
   int32_t num_tokens = 0;
+  Progress progress;
   std::optional<Ending> ending;
 };
 

@@ -62,6 +62,7 @@ Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executo
   CHORUS_CHECK(executor != nullptr);
   auto port = std::make_shared<EnginePort>(clock);
   CHORUS_ASSIGN_OR_RETURN(port->options, derive(options, executor->info()));
+  port->event_log = options.event_log;
   CHORUS_ASSIGN_OR_RETURN(
       auto scheduler,
       DecodeFirstScheduler::create({.max_batch_tokens = port->options.max_batch_tokens,
@@ -155,6 +156,12 @@ Result<Session> Runner::load(const SavedSession& saved, bool recompute,
 RunnerMetrics Runner::metrics() const {
   const MutexLock lock(port_->metrics_mutex);
   RunnerMetrics metrics = port_->metrics;
+  metrics.queue = port_->latencies.queue.summary();
+  metrics.ttft = port_->latencies.ttft.summary();
+  metrics.itl = port_->latencies.itl.summary();
+  metrics.tpot = port_->latencies.tpot.summary();
+  metrics.total = port_->latencies.total.summary();
+  metrics.step = port_->latencies.step.summary();
   metrics.waiting += port_->queue.taken();
   return metrics;
 }

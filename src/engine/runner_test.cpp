@@ -316,7 +316,7 @@ TEST(Runner, MetricsFollowTheClock) {
   ManualClock clock;
   Engine engine({}, {.prefill_chunk = 2}, &clock);
   engine.executor->set_on_step(
-      [&](int64_t step) { clock.advance_ns(step == 0 ? 5'000'000 : 2'000'000); });
+      [&](int64_t step, auto) { clock.advance_ns(step == 0 ? 5'000'000 : 2'000'000); });
   Session session = engine.open();
   const GenerationHandle handle = start(session, {1, 2, 3, 4, 5, 6}, up_to(4));
   handle.wait();

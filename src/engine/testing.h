@@ -47,7 +47,7 @@ struct Engine {
                   const RunnerOptions& options = {}, const Clock* clock = nullptr) {
     auto owned = std::make_unique<ScriptedExecutor>(executor_options);
     executor = owned.get();
-    executor->set_on_step([this](int64_t step) { gate.pass(step); });
+    executor->set_on_step([this](int64_t step, auto) { gate.pass(step); });
     auto created =
         Runner::create(std::move(owned), options, clock != nullptr ? *clock : steady_clock);
     CHORUS_CHECK(created.ok());

@@ -188,7 +188,7 @@ void ScriptedExecutor::record(std::span<const BatchInput> batch, int64_t step) {
 
 Status ScriptedExecutor::execute(std::span<const BatchInput> batch, BatchOutput& output) {
   output.clear();
-  std::function<void(int64_t)> on_step;
+  OnStep on_step;
   int64_t step = 0;
   {
     const MutexLock lock(mutex_);
@@ -196,7 +196,7 @@ Status ScriptedExecutor::execute(std::span<const BatchInput> batch, BatchOutput&
     on_step = on_step_;
     stepped_.notify_all();
   }
-  if (on_step) on_step(step);
+  if (on_step) on_step(step, batch);
   const MutexLock lock(mutex_);
   record(batch, step);
   if (is_faulty(ScriptedFault::Kind::kFailStep, SessionId{}, step))
@@ -398,7 +398,7 @@ void ScriptedExecutor::refuse_admission(int num_calls) {
   refusals_ = num_calls;
 }
 
-void ScriptedExecutor::set_on_step(std::function<void(int64_t)> on_step) {
+void ScriptedExecutor::set_on_step(OnStep on_step) {
   const MutexLock lock(mutex_);
   on_step_ = std::move(on_step);
 }

@@ -94,7 +94,8 @@ class ScriptedExecutor final : public Executor {
   // The next `num_calls` calls of can_admit answer no.
   void refuse_admission(int num_calls);
   // Called at the start of every step on the engine thread, before anything changes; it may block.
-  void set_on_step(std::function<void(int64_t step)> on_step);
+  using OnStep = std::function<void(int64_t step, std::span<const BatchInput> batch)>;
+  void set_on_step(OnStep on_step);
   int64_t num_steps() const;
   // Returns when num_steps() >= count.
   void wait_for_steps(int64_t count) const;
@@ -140,7 +141,7 @@ class ScriptedExecutor final : public Executor {
   uint64_t next_session_ CHORUS_GUARDED_BY(mutex_) = 1;
   std::vector<ScriptedFault> faults_ CHORUS_GUARDED_BY(mutex_);
   mutable int refusals_ CHORUS_GUARDED_BY(mutex_) = 0;
-  std::function<void(int64_t)> on_step_ CHORUS_GUARDED_BY(mutex_);
+  OnStep on_step_ CHORUS_GUARDED_BY(mutex_);
   int64_t steps_ CHORUS_GUARDED_BY(mutex_) = 0;
   int64_t forwards_ CHORUS_GUARDED_BY(mutex_) = 0;
   int32_t blocks_peak_ CHORUS_GUARDED_BY(mutex_) = 0;

@@ -101,6 +101,22 @@ class SchemaTest(CliTest):
         for name in set(given) - {"kv_blocks"}:
             self.assertIsInstance(engine[name], int)
 
+    def test_latencies_are_those_of_the_tokens(self):
+        done = self.run_json(TIED, "Hello", GREEK, "--max-tokens", "9", "--ignore-eos")
+        for result in done.results():
+            itl = result["metrics"]["itl_ms"]
+            self.assertEqual(8, itl["count"])
+            self.assertLessEqual(itl["p50"], itl["p90"])
+            self.assertLessEqual(itl["p90"], itl["p99"])
+            self.assertLessEqual(itl["p99"], itl["max"])
+            self.assertAlmostEqual(itl["mean"], result["metrics"]["tpot_ms"], delta=1e-3)
+        latency = done.summary()["latency_ms"]
+        counts = {name: summary["count"] for name, summary in latency.items()}
+        steps = done.summary()["steps"]
+        expected = {"queue": 2, "ttft": 2, "itl": 16, "tpot": 2, "total": 2, "step": steps}
+        self.assertEqual(expected, counts)
+        self.assertLessEqual(latency["ttft"]["max"], latency["total"]["max"])
+
     def test_context_is_never_divided_by_the_sessions(self):
         few = self.run_json(TIED, "a", "--max-tokens", "1", "--max-sessions", "1")
         many = self.run_json(TIED, "a", "--max-tokens", "1", "--max-sessions", "64")

@@ -8,6 +8,7 @@
 
 #include "chorus/base/mutex.h"
 #include "chorus/base/result.h"
+#include "chorus/engine/latency.h"
 #include "chorus/exec/types.h"
 
 namespace chorus {
@@ -42,7 +43,8 @@ struct GenerationMetrics {
   double queue_ms = 0;  // from submission to the start of its first step
   double ttft_ms = 0;   // from submission to the first token; 0 when there was none
   double tpot_ms = 0;   // mean time of each token but the first; 0 with fewer than two
-  double total_ms = 0;  // from submission to the end
+  double total_ms = 0;  // from submission to the end, or to the last update
+  LatencySummary itl;   // time between updates with tokens, time without blocks included
   int32_t prompt_tokens = 0;
   int32_t generated_tokens = 0;
   int32_t recomputed_tokens = 0;  // of the session's context, because its blocks had been taken
@@ -100,7 +102,7 @@ class GenerationHandle {
   // Empty before the end.
   std::optional<FinishReason> finish_reason() const;
   Status error() const;
-  // Complete after the end.
+  // As of the last update; complete after the end.
   GenerationMetrics metrics() const;
   // Moves out the scores of prompt tokens, complete with the first token or the end.
   PromptScores take_prompt_scores() const;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "chorus/engine/latency.h"
 #include "chorus/exec/executor.h"
 
 namespace chorus {
@@ -25,7 +26,24 @@ struct RunnerMetrics {
   int64_t schedule_ns = 0;
   int64_t execute_ns = 0;
   int64_t deliver_ns = 0;
+  // Of every generation since the start (a LatencyHistogram's quantiles):
+  LatencySummary queue;  // from submission to the start of the first step
+  LatencySummary ttft;   // from submission to the first token
+  LatencySummary itl;    // between updates with tokens
+  LatencySummary tpot;   // mean time of each token but the first, when it ended
+  LatencySummary total;  // from submission to the end
+  LatencySummary step;   // of each call of execute
   Usage usage;
+};
+
+// The distributions behind RunnerMetrics.
+struct Latencies {
+  LatencyHistogram queue;
+  LatencyHistogram ttft;
+  LatencyHistogram itl;
+  LatencyHistogram tpot;
+  LatencyHistogram total;
+  LatencyHistogram step;
 };
 
 }  // namespace chorus

@@ -12,6 +12,7 @@
 
 namespace chorus {
 
+class EventLog;
 class UpdateSignal;
 
 // Limits of a Runner. 0: not given; derived from those given and from the executor.
@@ -22,6 +23,8 @@ struct RunnerOptions {
   int32_t max_queued_generations =
       0;                          // waiting for blocks; more are refused. Default: max_sessions
   int32_t max_unread_tokens = 0;  // a generation pauses when so many wait for its reader
+  // Told of everything that happens. Unset: nobody. Owners: the caller and the Runner.
+  std::shared_ptr<EventLog> event_log = nullptr;
 };
 
 // The limits in force, none of them 0.
