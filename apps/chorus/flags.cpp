@@ -55,6 +55,8 @@ void EngineFlags::declare(CommandLine& line) {
   line.flag("--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step");
   line.flag("--max-decode-sequences", max_decode_sequences_, "N",
             "sessions that decode in one step");
+  line.flag("--target-step-ms", target_step_ms_, "N",
+            "how long a step takes on prompt tokens while others decode (default: 100)");
   line.flag("--context", context_, "N",
             "tokens per session (default: the model's, as far as memory allows)");
   line.flag("--kv-memory", kv_memory_, "SIZE",
@@ -96,6 +98,8 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
       read_count("--prefill-chunk", prefill_chunk_, 1, 1 << 20, options.prefill_chunk));
   CHORUS_RETURN_IF_ERROR(read_count("--max-decode-sequences", max_decode_sequences_, 1, 1 << 20,
                                     options.max_decode_sequences));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--target-step-ms", target_step_ms_, 1, kMaxCount, options.target_step_ms));
   CHORUS_RETURN_IF_ERROR(read_count("--context", context_, 1, kMaxCount, options.context));
   CHORUS_RETURN_IF_ERROR(read_count("--kv-blocks", kv_blocks_, 1, kMaxCount, options.kv_blocks));
   if (!kv_memory_.empty()) {

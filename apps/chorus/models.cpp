@@ -111,6 +111,7 @@ json::Value engine_json(const EngineSettings& settings) {
   value.set("max_batch_tokens", settings.max_batch_tokens);
   value.set("prefill_chunk", settings.prefill_chunk);
   value.set("max_decode_sequences", settings.max_decode_sequences);
+  value.set("target_step_ms", settings.target_step_ms);
   return value;
 }
 

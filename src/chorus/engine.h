@@ -35,6 +35,7 @@ struct EngineOptions {
   int32_t max_batch_tokens = 0;      // default: a prefill chunk beside the decodes
   int32_t prefill_chunk = 0;         // default: 512
   int32_t max_decode_sequences = 0;  // default: 32
+  int32_t target_step_ms = 0;        // default: 100
 };
 
 // What the options came to: every value an engine runs with.
@@ -51,6 +52,7 @@ struct EngineSettings {
   int32_t max_batch_tokens = 0;
   int32_t prefill_chunk = 0;
   int32_t max_decode_sequences = 0;
+  int32_t target_step_ms = 0;
 };
 
 // Owns the whole chain: Runner, ModuleExecutor, CPU module. Thread: any (the Runner's contract).

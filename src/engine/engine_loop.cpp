@@ -22,7 +22,8 @@ EngineLoop::EngineLoop(Executor& executor, std::unique_ptr<DecodeFirstScheduler>
     : executor_(executor),
       scheduler_(std::move(scheduler)),
       port_(port),
-      seed_(seed) {}
+      seed_(seed),
+      pacer_(int64_t{port.options.target_step_ms} * 1'000'000) {}
 
 Status EngineLoop::initialize() {
   CHORUS_RETURN_IF_ERROR(executor_.initialize());

@@ -10,6 +10,7 @@
 #include "batching/decode_first_scheduler.h"
 #include "engine/port.h"
 #include "engine/records.h"
+#include "engine/step_pacer.h"
 #include "exec/executor.h"
 
 namespace chorus {
@@ -121,6 +122,7 @@ class EngineLoop {
   const std::unique_ptr<DecodeFirstScheduler> scheduler_;
   EnginePort& port_;
   const uint64_t seed_;
+  StepPacer pacer_;
   std::unordered_map<uint64_t, SessionRecord> sessions_;  // by key
   std::unordered_map<SessionId, SessionRecord*> by_id_;
   // Both in order of priority, then of submission.

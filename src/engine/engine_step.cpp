@@ -8,7 +8,9 @@ namespace chorus {
 
 bool EngineLoop::step() {
   const int64_t start_ns = port_.clock.now_ns();
-  scheduler_->get_work(scheduler_->full_budget(), tasks_);
+  StepBudget budget = scheduler_->full_budget();
+  budget.prefill_beside_decodes = pacer_.prefill_tokens();
+  scheduler_->get_work(budget, tasks_);
   if (tasks_.empty()) return false;
   fit_to_pool();
   metrics_.schedule_ns += port_.clock.now_ns() - start_ns;
@@ -46,6 +48,7 @@ Status EngineLoop::execute() {
   const int64_t ns = port_.clock.now_ns() - start_ns;
   ++metrics_.steps;
   metrics_.execute_ns += ns;
+  if (status.ok()) pacer_.note(num_decodes, num_prefill, ns);
   measure(&Latencies::step, ns);
   log({.kind = EngineEvent::Kind::kStep,
        .time_ns = start_ns + ns,

@@ -15,6 +15,7 @@ namespace chorus {
 namespace {
 
 constexpr int32_t kDefaultUnreadTokens = 1024;
+constexpr int32_t kDefaultStepMs = 100;
 
 Result<int32_t> positive_or(const char* field, int32_t given, int32_t otherwise) {
   if (given < 0)
@@ -48,6 +49,8 @@ Result<EffectiveOptions> derive(const RunnerOptions& options, const ExecutorInfo
   CHORUS_ASSIGN_OR_RETURN(
       effective.max_unread_tokens,
       positive_or("max_unread_tokens", options.max_unread_tokens, kDefaultUnreadTokens));
+  CHORUS_ASSIGN_OR_RETURN(effective.target_step_ms,
+                          positive_or("target_step_ms", options.target_step_ms, kDefaultStepMs));
   effective.executor = info;
   return effective;
 }

@@ -201,5 +201,38 @@ TEST(RunnerMetrics, CanBeReadWhileAGenerationRuns) {
   EXPECT_EQ(handle.metrics().itl.count, 9);
 }
 
+// A long prompt beside sessions that decode, on a machine of known speed.
+TEST(RunnerPacing, AStepThatDecodesLastsAboutTheTarget) {
+  constexpr int64_t kMs = 1'000'000;
+  ManualClock clock;
+  const auto log = std::make_shared<EventLog>();
+  Engine engine({.max_session_tokens = 8192, .num_blocks = 4096},
+                {.prefill_chunk = 512, .target_step_ms = 50, .event_log = log}, &clock);
+  engine.executor->set_on_step([&](int64_t, std::span<const BatchInput> batch) {
+    int64_t tokens = 0;
+    for (const BatchInput& input : batch) tokens += input.size;
+    clock.advance_ns(8 * kMs + tokens * kMs / 4);
+  });
+  std::vector<Session> sessions;
+  std::vector<GenerationHandle> handles;
+  for (int i = 0; i < 9; ++i) sessions.push_back(engine.open());
+  for (size_t i = 0; i < 8; ++i) handles.push_back(start(sessions[i], {1}, up_to(200)));
+  for (size_t i = 0; i < 8; ++i) {
+    while (sessions[i].position() < 5) std::this_thread::yield();
+  }
+  handles.push_back(start(sessions[8], Tokens(4000, 7), up_to(2)));
+  for (const GenerationHandle& handle : handles) handle.wait();
+  int64_t longest = 0;
+  int64_t prompt_steps = 0;
+  for (const EngineEvent& event : log->take()) {
+    if (event.kind != Kind::kStep || event.tokens < 9) continue;
+    longest = std::max(longest, event.ns);
+    prompt_steps += event.tokens > 9 ? 1 : 0;
+  }
+  EXPECT_LE(longest, 60 * kMs);
+  EXPECT_LE(prompt_steps, 4000 / 120) << "and the time is used: 50 ms hold 160 of its tokens";
+  EXPECT_EQ(handles[8].finish_reason(), FinishReason::kLength);
+}
+
 }  // namespace
 }  // namespace chorus

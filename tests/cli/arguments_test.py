@@ -57,7 +57,7 @@ FLAGS = {
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
 }
 # Flags of the contract that this version does not have: (flag, value or nothing).
-ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",), ("--target-step-ms", "100")]
+ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",)]
 ABSENT = {
     "run": ABSENT_ENGINE
     + [

@@ -85,6 +85,7 @@ class SchemaTest(CliTest):
             "max_batch_tokens": 96,
             "prefill_chunk": 24,
             "max_decode_sequences": 4,
+            "target_step_ms": 70,
             "context": 200,
             "kv_blocks": 40,
             "block_size": 16,

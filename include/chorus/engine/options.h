@@ -23,6 +23,9 @@ struct RunnerOptions {
   int32_t max_queued_generations =
       0;                          // waiting for blocks; more are refused. Default: max_sessions
   int32_t max_unread_tokens = 0;  // a generation pauses when so many wait for its reader
+  // While anyone decodes, a step takes on prompt tokens so that it lasts about so long. Default:
+  // 100.
+  int32_t target_step_ms = 0;
   // Told of everything that happens. Unset: nobody. Owners: the caller and the Runner.
   std::shared_ptr<EventLog> event_log = nullptr;
 };
@@ -34,6 +37,7 @@ struct EffectiveOptions {
   int32_t prefill_chunk = 0;
   int32_t max_queued_generations = 0;
   int32_t max_unread_tokens = 0;
+  int32_t target_step_ms = 0;
   ExecutorInfo executor;
   KvCapacity capacity;  // of the executor's pools
 };
