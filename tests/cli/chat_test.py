@@ -411,15 +411,30 @@ class TerminalTest(ChatTest):
         process.send("\x04")
         self.assertEqual(0, process.finish())
 
+    def stops_answer(self, process, text):
+        """Whether Ctrl-C came before the answer to `text` ended by itself."""
+        process.send(text + "\r")
+        begin = len(process.raw)
+        process.wait_for(lambda _: len(process.raw) > begin + 60)
+        process.send("\x03")
+        ends = (b"(stopped)", b"(cut after")
+        process.wait_for(lambda _: any(end in process.raw[begin:] for end in ends))
+        if b"(stopped)" in process.raw[begin:]:
+            return True
+        process.settle()
+        return False
+
     def test_ctrl_c_stops_the_answer_only(self):
         process = self.start(tokens=100000)
         for n in range(3):
             process.wait_for_editing()
-            process.send(f"hello {n}\r")
-            begin = len(process.raw)
-            process.wait_for(lambda _: len(process.raw) > begin + 60)
-            process.send("\x03")
-            process.wait_for(lambda _: process.raw.count(b"(stopped)") == n + 1)
+            # A busy machine may see the key when the whole context was generated: once more, then.
+            tries = 10
+            while not self.stops_answer(process, f"hello {n}"):
+                tries -= 1
+                self.assertGreater(tries, 0, "every answer ended before the key came")
+                self.ask(process, "/undo")
+                process.wait_for_editing()
             process.wait_for(lambda s: s.lines[s.row].startswith("> "))
             self.assertIsNone(process.process.poll())
             if n < 2:
