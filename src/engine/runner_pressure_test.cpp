@@ -229,13 +229,14 @@ TEST(RunnerPressure, AHigherPriorityTakesTheBlocksOfARunningOne) {
 }
 
 TEST(RunnerPressure, NobodyIsPreemptedForOneThatWouldNotFitAllTheSame) {
-  // Of 16 blocks, 8 and 4 are held; the third needs 12, and the first does not give way to it.
+  // Of 16 blocks two take 11 and 4 in the end, the second one ending long before; the third needs
+  // 12, and the first does not give way to it.
   Engine engine({.block_size = 4, .num_blocks = 16});
   std::vector<Session> sessions;
   for (int i = 0; i < 3; ++i) sessions.push_back(engine.open());
   engine.sync();
   engine.gate.hold_at(3);
-  GenerationOptions urgent = up_to(8);
+  GenerationOptions urgent = up_to(20);
   urgent.priority = 5;
   const GenerationHandle high = start(sessions[0], numbered(24, 1), urgent);
   const GenerationHandle low = start(sessions[1], numbered(8, 2), up_to(8));
@@ -243,7 +244,7 @@ TEST(RunnerPressure, NobodyIsPreemptedForOneThatWouldNotFitAllTheSame) {
   urgent.max_new_tokens = 2;
   const GenerationHandle large = start(sessions[2], numbered(45, 3), urgent);
   engine.gate.open();
-  EXPECT_EQ(read_all(high).tokens, continuation(numbered(24, 1), 8));
+  EXPECT_EQ(read_all(high).tokens, continuation(numbered(24, 1), 20));
   EXPECT_EQ(read_all(large).tokens, continuation(numbered(45, 3), 2));
   EXPECT_EQ(read_all(low).tokens, continuation(numbered(8, 2), 8));
   EXPECT_EQ(low.metrics().preemptions, 0);

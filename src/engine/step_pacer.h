@@ -30,8 +30,8 @@ class StepPacer {
   // A step took `ns` for so many decodes and prompt tokens.
   void note(int32_t num_decodes, int32_t num_prefill, int64_t ns) {
     const auto time = static_cast<double>(ns);
-    if (num_prefill == 0) {
-      if (num_decodes > 0) move(time, decode_ns_);
+    if (num_prefill < kLeastTokens && (num_decodes == 0 || num_prefill == 0)) {
+      move(time, decode_ns_);  // of few tokens of either kind, the model's weights are the cost
     } else {
       // Of a step that took less than its decodes usually do, a part is the prompt's all the same.
       const double decodes = num_decodes > 0 ? std::min(decode_ns_, kMostDecodeShare * time) : 0;
@@ -52,7 +52,7 @@ class StepPacer {
   }
 
   const int64_t target_ns_;
-  double decode_ns_ = 0;  // of a step that only decodes
+  double decode_ns_ = 0;  // of a step without a prompt to speak of
   double token_ns_ = 0;   // of each prompt token in a step
 };
 
