@@ -19,7 +19,7 @@ namespace {
 using namespace chorus;
 
 // As docs/formats.md has it.
-constexpr size_t kSections = 4;
+constexpr size_t kSections = 5;
 constexpr size_t kSectionsAt = 16;
 constexpr size_t kSectionBytes = 40;
 constexpr size_t kChecksumAt = kSectionsAt + kSections * kSectionBytes;

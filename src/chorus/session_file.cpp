@@ -16,10 +16,14 @@ Status save_session(const Session& session, const std::string& path,
   return write_file_atomically(path, parts, stop);
 }
 
+Result<SavedSession> read_session(const std::string& path) {
+  CHORUS_ASSIGN_OR_RETURN(const MemoryMap file, MemoryMap::open(path));
+  return decode_session(file.bytes());
+}
+
 Result<Session> load_session(Runner& runner, const std::string& path, bool recompute,
                              const SessionOptions& options) {
-  CHORUS_ASSIGN_OR_RETURN(const MemoryMap file, MemoryMap::open(path));
-  CHORUS_ASSIGN_OR_RETURN(const SavedSession saved, decode_session(file.bytes()));
+  CHORUS_ASSIGN_OR_RETURN(const SavedSession saved, read_session(path));
   return runner.load(saved, recompute, options);
 }
 

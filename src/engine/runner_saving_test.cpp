@@ -23,6 +23,7 @@ SavedSession some_session() {
   saved.sampling.choice = 3;
   saved.sampling.seed = 0x0123456789abcdefu;
   saved.format = {{1, 2, 3}, "bf16", "int8", "generic", 4};
+  saved.notes = "said before";
   saved.kv = std::vector<std::byte>(100, std::byte{9});
   return saved;
 }
@@ -45,6 +46,7 @@ TEST(SessionFile, GivesBackWhatWasWritten) {
   EXPECT_EQ(decoded->sampling.choice, saved.sampling.choice);
   EXPECT_EQ(decoded->sampling.seed, saved.sampling.seed);
   EXPECT_EQ(decoded->format, saved.format);
+  EXPECT_EQ(decoded->notes, saved.notes);
   EXPECT_EQ(decoded->kv, saved.kv);
   EXPECT_EQ(encode_session(*decoded), file);
 }
@@ -76,8 +78,9 @@ TEST(SessionFile, SaysWhichPartIsWrong) {
   EXPECT_EQ(field_of(with_byte(8)), "version");
   EXPECT_EQ(field_of(with_byte(16)), "checksum");
   EXPECT_EQ(field_of(with_byte(file.size() - 1)), "kv");
-  EXPECT_EQ(field_of(with_byte(file.size() - 101)), "sampling");
-  EXPECT_EQ(field_of(with_byte(file.size() - 133)), "tokens");
+  EXPECT_EQ(field_of(with_byte(file.size() - 101)), "notes");
+  EXPECT_EQ(field_of(with_byte(file.size() - 112)), "sampling");
+  EXPECT_EQ(field_of(with_byte(file.size() - 144)), "tokens");
   EXPECT_EQ(field_of({file.begin(), file.end() - 5}), "kv");
 }
 

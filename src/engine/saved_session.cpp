@@ -18,8 +18,8 @@ constexpr std::array<char, 8> kMagic = {'C', 'H', 'O', 'R', 'U', 'S', 'S', '\x1a
 constexpr uint32_t kVersion = 1;
 constexpr size_t kMaxName = 32;
 
-enum Section : uint32_t { kFormat, kTokens, kSampling, kKv, kNumSections };
-constexpr const char* kSectionNames[kNumSections] = {"format", "tokens", "sampling", "kv"};
+enum Section : uint32_t { kFormat, kTokens, kSampling, kNotes, kKv, kNumSections };
+constexpr const char* kSectionNames[kNumSections] = {"format", "tokens", "sampling", "notes", "kv"};
 
 struct SectionEntry {
   uint64_t bytes = 0;
@@ -151,7 +151,7 @@ std::vector<std::byte> encode_session(const SavedSession& session) {
   const std::vector<std::byte> format = encode_format(session.format);
   const std::array<std::span<const std::byte>, kNumSections> sections = {
       format, std::as_bytes(std::span(session.tokens)), std::as_bytes(std::span(&record, 1)),
-      session.kv};
+      std::as_bytes(std::span(session.notes)), session.kv};
   Header header;
   size_t total = sizeof(Header);
   for (size_t i = 0; i < kNumSections; ++i) {
@@ -191,6 +191,8 @@ Result<SavedSession> decode_session(std::span<const std::byte> file) {
     return data_loss("tokens", "expected a whole number of ids");
   if (!decode_sampling(sections[kSampling], session.sampling))
     return data_loss("sampling", "expected sampling parameters in their ranges");
+  const auto notes = sections[kNotes];
+  session.notes.assign(reinterpret_cast<const char*>(notes.data()), notes.size());
   session.kv.assign(sections[kKv].begin(), sections[kKv].end());
   return session;
 }

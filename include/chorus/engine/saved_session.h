@@ -17,15 +17,16 @@ struct SavedSession {
   std::vector<TokenId> tokens;  // the context
   SamplingParams sampling;      // of the last generation, with the seed it used; no constraint
   KvFormat format;              // of `kv`
+  std::string notes;            // whatever an application adds; the engine does not read it
   std::vector<std::byte> kv;    // as Executor::save wrote it; empty: to be computed from the tokens
 };
 
 // The session file (docs/formats.md): versioned, each section with its SHA-256, little endian.
 std::vector<std::byte> encode_session(const SavedSession& session);
 
-// Checks everything but what `kv` holds, which the executor checks when it is loaded. Errors:
-// kDataLoss with the part of the file as field (file, magic, version, checksum, sections, format,
-// tokens, sampling, kv).
+// Checks everything but what `notes` and `kv` hold; the executor checks `kv` when it is loaded.
+// Errors: kDataLoss with the part of the file as field (magic, version, checksum, sections, format,
+// tokens, sampling, notes, kv, file).
 Result<SavedSession> decode_session(std::span<const std::byte> file);
 
 }  // namespace chorus
