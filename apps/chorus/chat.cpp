@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <list>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "conversation.h"
 #include "line_reader.h"
 #include "models.h"
+#include "saving.h"
 #include "verbs.h"
 
 namespace chorus::cli {
@@ -24,7 +26,7 @@ constexpr int32_t kDefaultMaxTokens = 1024;
 struct Command {
   const char* name;
   const char* argument;  // how help shows it; empty: takes none
-  const char* help;
+  const char* help;      // lines
 };
 
 constexpr Command kCommands[] = {
@@ -35,14 +37,29 @@ constexpr Command kCommands[] = {
     {"/fork", "[NAME]", "go on in a copy of the conversation"},
     {"/branches", "", "list the copies"},
     {"/switch", "NAME", "go on in another copy"},
+    {"/save", "FILE", "write this branch, its messages and KV; what was taken back is left out"},
+    {"/load", "[--recompute] FILE",
+     "go on with what /save wrote, as a new branch; its turns can be taken\n"
+     "back like others. --recompute: from its tokens, also when it was saved\n"
+     "with another KV type, instruction set and so on"},
     {"/system", "[TEXT]", "set the system message of this conversation; without TEXT: none"},
     {"/set", "[NAME [VALUE]]",
      "show or set temperature, top_k, top_p and so on; /set alone lists them"},
     {"/stats", "", "tokens computed and reused by each turn"},
     {"/quit", "", "end (so does Ctrl-D)"},
 };
-// Known from the documentation of later versions, and not part of this one.
-constexpr const char* kAbsentCommands[] = {"/save", "/load"};
+
+// Its lines of /help.
+std::string help_of(const Command& command) {
+  constexpr size_t kColumn = 27;
+  std::string text = "  " + std::string(command.name) + " " + command.argument;
+  text.append(kColumn - std::min(kColumn, text.size()), ' ');
+  for (const char* at = command.help; *at != '\0'; ++at) {
+    text += *at;
+    if (*at == '\n') text.append(kColumn, ' ');
+  }
+  return text + "\n";
+}
 
 class ChatVerb final : public Verb {
  public:
@@ -66,6 +83,9 @@ class ChatVerb final : public Verb {
   Status retry(Console& console);
   Status rewind(const std::string& argument, Console& console);
   Status fork(std::string name, Console& console);
+  Status save(const std::string& file, Console& console);
+  Status load(const std::string& argument, Console& console);
+  bool is_taken(const std::string& name) const;
   Status switch_to(const std::string& name, Console& console);
   Status set(const std::string& argument, Console& console);
   std::string branches_text() const;
@@ -89,6 +109,7 @@ class ChatVerb final : public Verb {
   std::optional<JobContext> context_;
   std::list<Conversation> branches_;
   std::list<Conversation>::iterator current_;
+  Interrupt* interrupt_ = nullptr;
   bool is_interactive_ = false;
   bool wants_end_ = false;
   bool has_failed_ = false;
@@ -158,9 +179,11 @@ int ChatVerb::run(Console& console, Interrupt& interrupt) {
   if (const int code = open_model(console); code != kDone) return code;
   is_interactive_ = isatty(0) == 1 && isatty(1) == 1;
   LineReader reader(is_interactive_);
+  interrupt_ = &interrupt;
   interrupt.on_signal([&](int signal) { return take_signal(signal, reader); });
   talk(reader, console);
   interrupt.on_signal({});
+  if (interrupt.requested()) return kInterrupted;
   return has_failed_ && !is_interactive_ ? kFailed : kDone;
 }
 
@@ -169,7 +192,8 @@ void ChatVerb::talk(LineReader& reader, Console& console) {
            "; /help lists the commands",
        console);
   std::string line;
-  while (!wants_end_) {
+  // A signal ends the process at once, but for one that meets a file being written.
+  while (!wants_end_ && !interrupt_->requested()) {
     const std::string prompt = branches_.size() > 1 ? current().name() + "> " : "> ";
     const LineReader::Kind kind = reader.read(prompt, line);
     if (kind == LineReader::Kind::kEnd) return;
@@ -194,9 +218,6 @@ Status ChatVerb::handle(const std::string& line, Console& console) {
 
 Status ChatVerb::run_command(const std::string& name, const std::string& argument,
                              Console& console) {
-  for (const char* absent : kAbsentCommands) {
-    if (name == absent) return unimplemented(name, "not available yet");
-  }
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);
   const auto found = std::find(names.begin(), names.end(), name);
@@ -210,10 +231,7 @@ Status ChatVerb::run_command(const std::string& name, const std::string& argumen
     return invalid_argument(name, "expected nothing behind it, found \"" + argument + "\"");
   }
   if (name == "/help") {
-    for (const Command& each : kCommands) {
-      const std::string left = std::string(each.name) + " " + each.argument;
-      console.text("  " + left + std::string(22 - left.size(), ' ') + each.help + "\n");
-    }
+    for (const Command& each : kCommands) console.text(help_of(each));
   } else if (name == "/undo") {
     return rewind("1", console);
   } else if (name == "/retry") {
@@ -226,6 +244,10 @@ Status ChatVerb::run_command(const std::string& name, const std::string& argumen
     console.text(branches_text());
   } else if (name == "/switch") {
     return switch_to(argument, console);
+  } else if (name == "/save") {
+    return save(argument, console);
+  } else if (name == "/load") {
+    return load(argument, console);
   } else if (name == "/system") {
     current().set_system(argument.empty() ? std::nullopt : std::optional(argument));
   } else if (name == "/set") {
@@ -337,11 +359,13 @@ Status ChatVerb::rewind(const std::string& argument, Console& console) {
   return Status();
 }
 
+// Whether a branch has this name.
+bool ChatVerb::is_taken(const std::string& name) const {
+  return std::any_of(branches_.begin(), branches_.end(),
+                     [&](const Conversation& branch) { return branch.name() == name; });
+}
+
 Status ChatVerb::fork(std::string name, Console& console) {
-  const auto is_taken = [&](const std::string& wanted) {
-    return std::any_of(branches_.begin(), branches_.end(),
-                       [&](const Conversation& branch) { return branch.name() == wanted; });
-  };
   for (size_t i = 2; name.empty(); ++i) {
     const std::string next = "fork" + std::to_string(i);
     if (!is_taken(next)) name = next;
@@ -353,6 +377,42 @@ Status ChatVerb::fork(std::string name, Console& console) {
   branches_.push_back(std::move(branch));
   current_ = std::prev(branches_.end());
   tell("(on " + name + ")", console);
+  return Status();
+}
+
+Status ChatVerb::save(const std::string& file, Console& console) {
+  if (file.empty()) return invalid_argument("/save", "expected a file");
+  if (current().turns().empty()) {
+    return invalid_argument("/save", "expected a message before it, found none");
+  }
+  const auto saved = current().save();
+  if (!saved.ok()) return at_flag("/save", saved.status());
+  CHORUS_RETURN_IF_ERROR(write_saved("/save", *saved, file, *interrupt_));
+  tell("(saved " + std::to_string(current().turns().size()) + " turns)", console);
+  return Status();
+}
+
+Status ChatVerb::load(const std::string& argument, Console& console) {
+  constexpr std::string_view kRecompute = "--recompute";
+  std::string file = argument;
+  const bool recompute = file == kRecompute || file.starts_with(std::string(kRecompute) + " ");
+  if (recompute) {
+    file.erase(0, std::min(file.find_first_not_of(" \t", kRecompute.size()), file.size()));
+  }
+  if (file.empty()) return invalid_argument("/load", "expected a file");
+  CHORUS_ASSIGN_OR_RETURN(const SavedSession saved, read_saved("/load", file));
+  CHORUS_ASSIGN_OR_RETURN(Session session,
+                          load_saved("/load", saved, recompute, engine_->runner()));
+  // The file's name without its folder and ending, and a number if there is one of that name.
+  std::string stem = std::filesystem::path(file).stem().string();
+  for (char& c : stem) c = c == ' ' || c == '\t' ? '_' : c;
+  std::string name = stem;
+  for (size_t i = 2; is_taken(name); ++i) name = stem + std::to_string(i);
+  auto branch = Conversation::restore(name, saved, std::move(session));
+  if (!branch.ok()) return branch.status().within("/load");
+  branches_.push_back(std::move(branch).value());
+  current_ = std::prev(branches_.end());
+  tell("(on " + name + ", " + std::to_string(current().turns().size()) + " turns)", console);
   return Status();
 }
 

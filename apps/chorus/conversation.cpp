@@ -2,7 +2,35 @@
 
 #include <algorithm>
 
+#include "saved_chat.h"
+
 namespace chorus::cli {
+
+Result<Conversation> Conversation::restore(std::string name, const SavedSession& saved,
+                                           Session session) {
+  if (saved.notes.empty()) {
+    return invalid_argument("notes",
+                            "expected a session that /save wrote, found one without messages "
+                            "(chorus run --load-session continues it)");
+  }
+  CHORUS_ASSIGN_OR_RETURN(SavedChat chat, read_chat_notes(saved.notes));
+  Conversation conversation(std::move(name), std::move(chat.system), std::move(session));
+  conversation.turns_ = std::move(chat.turns);
+  conversation.held_ = saved.tokens;
+  return conversation;
+}
+
+Result<SavedSession> Conversation::save() {
+  const TurnCounts& last = turns_.back().counts;
+  const int64_t said = int64_t{last.reused} + last.computed + last.generated;
+  if (static_cast<int64_t>(held_.size()) > said) {
+    CHORUS_RETURN_IF_ERROR(session_.rewind(static_cast<Position>(said)));
+    held_.resize(static_cast<size_t>(said));
+  }
+  CHORUS_ASSIGN_OR_RETURN(SavedSession saved, session_.save());
+  saved.notes = chat_notes(system_, turns_);
+  return saved;
+}
 
 Result<Conversation> Conversation::fork(std::string name) const {
   CHORUS_ASSIGN_OR_RETURN(Session session, session_.clone(static_cast<Position>(held_.size())));

@@ -43,12 +43,19 @@ class Conversation {
  public:
   Conversation(std::string name, std::optional<std::string> system, Session session)
       : name_(std::move(name)), system_(std::move(system)), session_(std::move(session)) {}
+  // One that was saved. `session` holds the tokens of `saved`. Errors: kInvalidArgument for a
+  // session that was not saved by a chat, else those of read_chat_notes.
+  static Result<Conversation> restore(std::string name, const SavedSession& saved, Session session);
 
   const std::string& name() const { return name_; }
   const std::vector<Turn>& turns() const { return turns_; }
   // Tokens that the session holds.
   size_t num_held() const { return held_.size(); }
   void set_system(std::optional<std::string> system) { system_ = std::move(system); }
+
+  // Its session, with the messages as notes. What the session holds of turns that were taken back
+  // is dropped. Requires: a turn. Errors are those of Session::save.
+  Result<SavedSession> save();
 
   // The same up to here under another name; the KV is shared. Errors are those of Session::clone.
   Result<Conversation> fork(std::string name) const;

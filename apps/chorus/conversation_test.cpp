@@ -32,6 +32,9 @@ class ConversationTest : public ::testing::Test {
     last_prompt_ = chat.prompt_for(*text_, message).value();
     turn.prompt = last_prompt_.text;
     const Position held = generate(chat, last_prompt_.tokens, turn, stop);
+    turn.counts.reused = held;
+    turn.counts.computed = static_cast<int32_t>(last_prompt_.tokens.size()) - held;
+    turn.counts.generated = static_cast<int32_t>(last_tokens_.size());
     chat.add(std::move(turn));
     return held;
   }
@@ -132,6 +135,62 @@ TEST_F(ConversationTest, ForksShareWhatTheyHold) {
   EXPECT_EQ(chat.turns().size(), 1u);
   const size_t held = chat.num_held();
   EXPECT_EQ(static_cast<size_t>(ask(chat, "another way")), held);
+}
+
+TEST_F(ConversationTest, ASavedOneGoesOnAsIfItHadNotBeen) {
+  Conversation chat = conversation();
+  chat.set_system("be brief");
+  ask(chat, "first");
+  ask(chat, "second");
+  const auto saved = chat.save();
+  ASSERT_TRUE(saved.ok()) << saved.status().to_string();
+  auto again = Conversation::restore("again", *saved, runner_->load(*saved).value());
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->name(), "again");
+  EXPECT_EQ(again->num_held(), chat.num_held());
+  ASSERT_EQ(again->turns().size(), 2u);
+  for (const char* message : {"third", "fourth"}) {
+    const size_t held = chat.num_held();
+    ask(chat, message);
+    const std::vector<TokenId> prompt = last_prompt_.tokens;
+    EXPECT_EQ(static_cast<size_t>(ask(*again, message)), held);
+    EXPECT_EQ(last_prompt_.tokens, prompt);
+    EXPECT_EQ(again->turns().back().tokens, chat.turns().back().tokens);
+  }
+  // Turns from before are taken back like others.
+  again->drop_turns(3);
+  chat.drop_turns(3);
+  ask(chat, "other");
+  const std::vector<TokenId> prompt = last_prompt_.tokens;
+  ask(*again, "other");
+  EXPECT_EQ(last_prompt_.tokens, prompt);
+}
+
+TEST_F(ConversationTest, WhatWasTakenBackIsNotSaved) {
+  Conversation chat = conversation();
+  ask(chat, "first");
+  const size_t held = chat.num_held();
+  ask(chat, "secret");
+  chat.drop_turns(1);
+  EXPECT_GT(chat.num_held(), held);
+  const auto saved = chat.save();
+  ASSERT_TRUE(saved.ok());
+  EXPECT_EQ(saved->tokens.size(), held);
+  EXPECT_EQ(saved->notes.find("secret"), std::string::npos);
+  EXPECT_EQ(chat.num_held(), held);
+  EXPECT_EQ(static_cast<size_t>(ask(chat, "more")), held);
+}
+
+TEST_F(ConversationTest, OneWithoutMessagesIsNotRestored) {
+  Conversation chat = conversation();
+  ask(chat, "first");
+  SavedSession saved = chat.save().value();
+  saved.notes.clear();
+  EXPECT_EQ(Conversation::restore("x", saved, runner_->load(saved).value()).status().field(),
+            "notes");
+  saved.notes = "{}";
+  EXPECT_EQ(Conversation::restore("x", saved, runner_->load(saved).value()).status().code(),
+            Code::kDataLoss);
 }
 
 TEST_F(ConversationTest, AnAnswerThatIsNotAsGeneratedIsTokenised) {

@@ -136,8 +136,8 @@ void SamplingFlags::declare(CommandLine& line, bool for_chat) {
   line.flag("--ignore-eos", ignore_eos_, "go on after the model's end token");
 }
 
-Result<GenerationSettings> SamplingFlags::parse() const {
-  GenerationSettings settings;
+Result<GenerationSettings> SamplingFlags::parse(const GenerationSettings& defaults) const {
+  GenerationSettings settings = defaults;
   if (!max_tokens_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count,
                             parse_count("--max-tokens", max_tokens_, 1, kMaxTokensLimit));
@@ -158,6 +158,7 @@ Result<GenerationSettings> SamplingFlags::parse() const {
   }
   if (!seed_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(settings.seed, parse_seed("--seed", seed_));
+    settings.first_choice = 0;
   }
   for (const std::string& text : stop_) {
     if (text.empty()) return invalid_argument("--stop", "expected a text that is not empty");

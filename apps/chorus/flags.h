@@ -53,6 +53,7 @@ struct GenerationSettings {
   double top_p = 1;
   double min_p = 0;
   std::optional<uint64_t> seed;
+  uint32_t first_choice = 0;  // the number of a prompt's first choice, which keys its draws
   std::vector<std::string> stop;
   bool ignore_eos = false;
 };
@@ -65,7 +66,8 @@ class SamplingFlags {
   void declare(CommandLine& line) { declare(line, false); }
   // The same flags with the defaults of a chat, which its verb applies.
   void declare_for_chat(CommandLine& line) { declare(line, true); }
-  Result<GenerationSettings> parse() const;
+  // What was not given is as in `defaults`; a seed that is given counts choices from 0.
+  Result<GenerationSettings> parse(const GenerationSettings& defaults = {}) const;
   bool has_temperature() const { return !temperature_.empty(); }
 
  private:

@@ -57,21 +57,23 @@ GenerationOptions GenerationJob::generation_options() const {
   GenerationOptions options;
   constexpr int64_t kDefaultMaxTokens = 256;
   const int64_t room = int64_t{context_.runner.effective().executor.max_session_tokens} -
-                       static_cast<int64_t>(prompt_.tokens.size());
+                       prompt_.base - static_cast<int64_t>(prompt_.tokens.size());
   options.max_new_tokens = settings.max_tokens.value_or(
       static_cast<int32_t>(std::clamp(room, int64_t{1}, kDefaultMaxTokens)));
   options.sampling.temperature = static_cast<float>(settings.temperature);
   options.sampling.top_k = settings.top_k;
   options.sampling.top_p = static_cast<float>(settings.top_p);
   options.sampling.min_p = static_cast<float>(settings.min_p);
-  options.sampling.choice = static_cast<uint32_t>(choice_);
+  options.sampling.choice = settings.first_choice + static_cast<uint32_t>(choice_);
   options.sampling.logprobs = wanted.logprobs.has_value();
   options.sampling.num_likeliest = wanted.logprobs.value_or(0);
   options.seed = settings.seed;
   options.stop_tokens = context_.end_tokens;
   options.ignore_stop_tokens = settings.ignore_eos;
-  // The prompt is scored where it is computed.
-  if (choice_ == 0 && wanted.echo && wanted.logprobs) options.score_from = 1;
+  // The prompt is scored where it is computed. Nothing comes before a session's first token.
+  if (choice_ == 0 && wanted.echo && wanted.logprobs) {
+    options.score_from = std::max(prompt_.base, Position{1});
+  }
   options.priority = prompt_.prompt.priority;
   if (prompt_.deadline_ns) {
     options.deadline_ns = std::max<int64_t>(0, *prompt_.deadline_ns - context_.clock.now_ns());
@@ -83,7 +85,7 @@ GenerationOptions GenerationJob::generation_options() const {
 void GenerationJob::start(Session session) {
   started_ = true;
   session_ = std::move(session);
-  held_ = session_.position();
+  held_ = session_.position() - prompt_.base;
   const Status status = begin();
   if (!status.ok()) end(FinishReason::kError, status);
 }
@@ -105,8 +107,9 @@ double GenerationJob::tokens_per_s() const {
 }
 
 size_t GenerationJob::consumed_tokens() const {
-  const auto held = session_.valid() ? static_cast<size_t>(session_.position()) : 0;
-  return std::min(held, prompt_.tokens.size());
+  const auto held =
+      session_.valid() ? static_cast<size_t>(session_.position() - prompt_.base) : size_t{0};
+  return std::min(held, prompt_.num_given());
 }
 
 void GenerationJob::take(const Update& update) {
@@ -183,11 +186,11 @@ void GenerationJob::add_logprobs(json::Value& value) const {
   value.set("top_logprobs", std::move(top));
   if (!context_.options.echo) return;
   // One entry per prompt token; the first has nothing before it and is null.
-  json::Array prompt_logprobs(prompt_.tokens.size());
-  json::Array prompt_top(prompt_.tokens.size());
+  json::Array prompt_logprobs(prompt_.num_given());
+  json::Array prompt_top(prompt_.num_given());
   for (size_t i = 0; i < prompt_.scores.tokens.size(); ++i) {
-    const size_t place = static_cast<size_t>(prompt_.scores.first) + i;
-    if (place >= prompt_.tokens.size()) break;
+    const size_t place = static_cast<size_t>(prompt_.scores.first - prompt_.base) + i;
+    if (place >= prompt_.num_given()) break;
     prompt_logprobs[place] = json::Value(prompt_.scores.tokens[i].logprob);
     prompt_top[place] = likeliest_json(prompt_.scores.tokens[i], prompt_.scores.likeliest);
   }
@@ -208,16 +211,18 @@ json::Value GenerationJob::metrics_json() const {
 }
 
 json::Value GenerationJob::result() const {
-  const std::optional<std::string>& given = prompt_.prompt.text;
+  const std::optional<std::string>& text = prompt_.prompt.text;
   json::Value value;
   value.set("type", "result");
   value.set("index", prompt_.index);
   value.set("id", prompt_.prompt.id);
   value.set("choice", choice_);
-  const bool has_text = given.has_value() || !prompt_.text.empty();
+  const bool has_text = text.has_value() || !prompt_.text.empty();
   value.set("prompt",
-            has_text ? json::Value(prompt_.text.empty() ? *given : prompt_.text) : json::Value());
-  value.set("prompt_tokens", json::Array(prompt_.tokens.begin(), prompt_.tokens.end()));
+            has_text ? json::Value(prompt_.text.empty() ? *text : prompt_.text) : json::Value());
+  const auto given = prompt_.tokens.begin() + static_cast<int64_t>(prompt_.num_given());
+  value.set("context_tokens", prompt_.base + (prompt_.goes_on ? 1 : 0));
+  value.set("prompt_tokens", json::Array(prompt_.tokens.begin(), given));
   value.set("tokens", ids());
   value.set("text", context_.text == nullptr ? json::Value() : json::Value(echo() + output_));
   value.set("finish_reason", name_of(*finish_));

@@ -11,6 +11,7 @@
 #include "chorus/engine.h"
 #include "chorus/model.h"
 #include "prompts.h"
+#include "saving.h"
 #include "text/detokenizer.h"
 #include "text/stop_strings.h"
 
@@ -23,6 +24,7 @@ struct JobOptions {
   std::optional<int32_t> logprobs;  // number of likeliest tokens, if logprobs are wanted at all
   bool echo = false;
   int32_t num_choices = 1;
+  bool keeps_session = false;  // of a prompt's last choice, for who takes it
 };
 
 // What all jobs of a run share; it outlives them.
@@ -33,6 +35,7 @@ struct JobContext {
   std::vector<TokenId> end_tokens;
   std::shared_ptr<UpdateSignal> signal;  // notified of every update. Owners: with the generations
   JobOptions options;
+  const LoadedSession* base = nullptr;  // what every prompt continues; null: nothing
 };
 
 // A prompt as its choices see it. Thread: main.
@@ -40,9 +43,14 @@ struct JobPrompt {
   int index = 0;
   Prompt prompt;
   std::string text;  // as tokenised
+  // What the session consumes behind its first `base` tokens, which are a loaded one's.
   std::vector<TokenId> tokens;
+  Position base = 0;
+  bool goes_on = false;  // nothing was given: `tokens` is the last token of the loaded session
   std::optional<int64_t> deadline_ns;  // by the context's clock
   PromptScores scores;                 // once the first choice has ended
+
+  size_t num_given() const { return goes_on ? 0 : tokens.size(); }
 };
 
 // Choice `choice` of a prompt. Thread: main.
@@ -52,8 +60,8 @@ class GenerationJob {
   GenerationJob(const JobContext& context, JobPrompt& prompt, int choice)
       : context_(context), prompt_(prompt), choice_(choice) {}
 
-  // Generates in a session that holds the first position() tokens of the prompt. What goes wrong
-  // ends the job alone with an error.
+  // Generates in a session that holds the base and the prompt's tokens up to its position. What
+  // goes wrong ends the job alone with an error.
   void start(Session session);
   // Ends it before it has begun.
   void fail(FinishReason reason, Status error);

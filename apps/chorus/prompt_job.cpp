@@ -1,5 +1,7 @@
 #include "prompt_job.h"
 
+#include <algorithm>
+
 namespace chorus::cli {
 
 PromptJob::PromptJob(const JobContext& context, int index, Prompt prompt,
@@ -15,12 +17,20 @@ PromptJob::PromptJob(const JobContext& context, int index, Prompt prompt,
 
 Status PromptJob::prepare() {
   const Prompt& prompt = shared_.prompt;
-  const TextModel* text = context_.text;
   CHORUS_RETURN_IF_ERROR(prompt.status);
   if (prompt.deadline_ms) {
     shared_.deadline_ns =
         submitted_ns_.value_or(context_.clock.now_ns()) + *prompt.deadline_ms * 1000000;
   }
+  CHORUS_RETURN_IF_ERROR(read_tokens());
+  const LoadedSession* base = context_.base;
+  return base != nullptr && !base->tokens.empty() ? follow(*base) : Status();
+}
+
+// The tokens of the prompt, and its text where there is one.
+Status PromptJob::read_tokens() {
+  const Prompt& prompt = shared_.prompt;
+  const TextModel* text = context_.text;
   if (prompt.tokens) {
     shared_.tokens = *prompt.tokens;
     if (context_.options.echo && text != nullptr) {
@@ -31,11 +41,34 @@ Status PromptJob::prepare() {
   text::EncodeOptions encode{.parse_special = true, .add_special = true};
   if (prompt.text) {
     shared_.text = *prompt.text;
+    // Only a context begins with BOS.
+    encode.add_special = context_.base == nullptr || context_.base->tokens.empty();
+  } else if (context_.base != nullptr) {
+    return invalid_argument("messages",
+                            "expected a prompt: a loaded session is continued by text or tokens");
   } else {
     CHORUS_ASSIGN_OR_RETURN(shared_.text, text->render_chat(prompt.messages));
     encode.add_special = false;  // the template writes what the model expects
   }
   CHORUS_ASSIGN_OR_RETURN(shared_.tokens, text->tokenizer().encode(shared_.text, encode));
+  return Status();
+}
+
+// Puts the prompt behind a session that is not empty. Without a prompt, its last token runs again.
+Status PromptJob::follow(const LoadedSession& base) {
+  shared_.base = static_cast<Position>(base.tokens.size());
+  if (!shared_.tokens.empty()) return Status();
+  const TokenId last = base.tokens.back();
+  const std::vector<TokenId>& ends = context_.end_tokens;
+  if (!shared_.prompt.settings.ignore_eos &&
+      std::find(ends.begin(), ends.end(), last) != ends.end()) {
+    return invalid_argument("prompt",
+                            "expected one: the session ended with the model's end token "
+                            "(--ignore-eos goes on)");
+  }
+  shared_.base -= 1;
+  shared_.tokens = {last};
+  shared_.goes_on = true;
   return Status();
 }
 
@@ -46,9 +79,12 @@ bool PromptJob::is_computed() const {
 
 // Requires: is_computed(), or nothing has started.
 Result<Session> PromptJob::session_for_next() {
-  if (num_started_ == 0) return context_.runner.open(SessionOptions());
+  if (num_started_ == 0) {
+    return context_.base != nullptr ? context_.base->session.clone(shared_.base)
+                                    : context_.runner.open(SessionOptions());
+  }
   // One token is left to run, for its logits.
-  const auto held = static_cast<Position>(shared_.tokens.size()) - 1;
+  const Position held = shared_.base + static_cast<Position>(shared_.tokens.size()) - 1;
   if (!idle_.empty()) {
     Session session = std::move(idle_.back());
     idle_.pop_back();
@@ -95,6 +131,8 @@ void PromptJob::take_finished() {
     }
     if (num_started_ < choices_.size() && session.valid()) {
       idle_.push_back(std::move(session));
+    } else if (context_.options.keeps_session) {
+      kept_ = std::move(session);
     } else {
       session.close();
     }

@@ -11,7 +11,8 @@ namespace chorus::cli {
 // The first choice computes the prompt; the others begin in copies of its session that end before
 // the prompt's last token, or in a session whose choice has ended. So the prompt is computed once,
 // also where one session must do for all choices. If the first choice ends before its first token,
-// the others end like it. Thread: main.
+// the others end like it. With a loaded session, the first choice begins in a copy of that.
+// Thread: main.
 class PromptJob {
  public:
   // `submitted_ns`: when it was submitted, by the context's clock; unset: when it begins.
@@ -19,7 +20,9 @@ class PromptJob {
             std::optional<int64_t> submitted_ns);
 
   const Prompt& prompt() const { return shared_.prompt; }
-  size_t num_prompt_tokens() const { return shared_.tokens.size(); }
+  // As tokenised, once it has begun; empty for a prompt of tokens.
+  const std::string& text() const { return shared_.text; }
+  size_t num_prompt_tokens() const { return shared_.num_given(); }
   // All choices in order; some may not have started.
   const std::vector<std::unique_ptr<GenerationJob>>& choices() const { return choices_; }
 
@@ -36,8 +39,14 @@ class PromptJob {
   // Whether a choice has started and not finished.
   bool is_running() const { return num_finished_ < num_started_; }
 
+  // With keeps_session, the session of the only choice once that has finished; closed if it never
+  // had one.
+  Session& session() { return kept_; }
+
  private:
   Status prepare();
+  Status read_tokens();
+  Status follow(const LoadedSession& base);
   bool is_computed() const;
   Result<Session> session_for_next();
   void take_finished();
@@ -47,8 +56,9 @@ class PromptJob {
   JobPrompt shared_;
   std::vector<std::unique_ptr<GenerationJob>> choices_;
   std::vector<Session> idle_;  // of choices that have ended, while others have not started
-  size_t num_started_ = 0;     // choices_[0, num_started_)
-  size_t num_finished_ = 0;    // of those, whose session was taken back
+  Session kept_;
+  size_t num_started_ = 0;   // choices_[0, num_started_)
+  size_t num_finished_ = 0;  // of those, whose session was taken back
   std::vector<bool> was_taken_;
 };
 

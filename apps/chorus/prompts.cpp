@@ -109,6 +109,7 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
     }
   } else if (name == "seed") {
     CHORUS_ASSIGN_OR_RETURN(settings.seed, value.to_unsigned(name));
+    settings.first_choice = 0;
   } else if (name == "stop") {
     CHORUS_RETURN_IF_ERROR(read_stop(value, settings.stop));
   } else if (name == "ignore_eos") {

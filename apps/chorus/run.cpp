@@ -7,12 +7,17 @@
 #include "live_view.h"
 #include "models.h"
 #include "prompt_job.h"
+#include "saved_chat.h"
+#include "saving.h"
 #include "verbs.h"
 #include "version.h"
 
 namespace chorus::cli {
 
 namespace {
+
+constexpr const char* kSave = "--save-session";
+constexpr const char* kLoad = "--load-session";
 
 // Runs jobs on one engine and shows what becomes of them.
 class RunVerb final : public Verb {
@@ -23,7 +28,10 @@ class RunVerb final : public Verb {
   int run(Console& console, Interrupt& interrupt) override;
 
  private:
+  Status parse_sessions();
+  Status read_all_prompts();
   int open_model(Console& console);
+  int load_session(Console& console);
   bool needs_text() const;
   void make_jobs(const Console& console);
   void run_jobs(Console& console, Interrupt& interrupt);
@@ -40,9 +48,12 @@ class RunVerb final : public Verb {
   void print_error(const PromptJob& prompt, const GenerationJob& job, Console& console);
   json::Value summary() const;
   Status write_report(const json::Value& total, Interrupt& interrupt);
+  Status save_session(Interrupt& interrupt);
+  std::string chat_notes_of(const PromptJob& prompt) const;
   int finish(Console& console, Interrupt& interrupt);
 
-  std::string model_, logprobs_, num_choices_, report_file_;
+  std::string model_, logprobs_, num_choices_, report_file_, save_file_, load_file_;
+  bool recompute_ = false;
   PromptSources sources_;
   bool no_batch_ = false;
   EngineFlags engine_flags_;
@@ -51,11 +62,13 @@ class RunVerb final : public Verb {
   const SteadyClock clock_;
   EngineOptions engine_options_;
   JobOptions job_options_;
+  Result<SavedSession> saved_ = SavedSession();  // what --load-session names
   std::vector<Prompt> prompts_;
   std::vector<TokenId> end_tokens_;
   std::unique_ptr<TextModel> text_;
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();  // with the generations
+  LoadedSession base_;  // closed once every prompt has begun
   std::optional<JobContext> context_;
 
   std::vector<std::unique_ptr<PromptJob>> jobs_;
@@ -90,6 +103,17 @@ void RunVerb::declare(CommandLine& line) {
   line.flag("-n", num_choices_, "K",
             "continuations of each prompt, which is computed once (default: 1)");
   line.flag("--no-batch", no_batch_, "one prompt after the other; the results are the same");
+  line.group("Sessions");
+  line.flag(kSave, save_file_, "FILE",
+            "write the session, its tokens and KV, once the only generation has ended; /load of "
+            "chorus chat goes on with an answer to --chat, --load-session with any");
+  line.flag(kLoad, load_file_, "FILE",
+            "continue a saved session, of which each prompt and choice takes a copy; without a "
+            "prompt, or with an empty one, it goes on where it stopped. Sampling flags that are "
+            "not given, the seed too, are as it was saved");
+  line.flag("--recompute", recompute_,
+            "with --load-session: use the tokens alone, also of a session that was saved with "
+            "another model of the same vocabulary, KV type, activations or instruction set");
   line.group("Output");
   line.flag("--logprobs", logprobs_, "K",
             "with --json: logprobs of each token and of the K likeliest (0 to 64)");
@@ -102,7 +126,11 @@ void RunVerb::declare(CommandLine& line) {
 
 Status RunVerb::parse() {
   CHORUS_ASSIGN_OR_RETURN(engine_options_, engine_flags_.parse(common_));
-  CHORUS_ASSIGN_OR_RETURN(sources_.settings, sampling_flags_.parse());
+  CHORUS_RETURN_IF_ERROR(parse_sessions());
+  CHORUS_ASSIGN_OR_RETURN(
+      sources_.settings,
+      sampling_flags_.parse(saved_.ok() && !load_file_.empty() ? settings_of(saved_->sampling)
+                                                               : GenerationSettings()));
   if (!logprobs_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count,
                             parse_count("--logprobs", logprobs_, 0, kMaxLikeliest));
@@ -114,12 +142,51 @@ Status RunVerb::parse() {
   }
   for (const std::string& input : {model_, sources_.prompts_file, sources_.tokens_file}) {
     CHORUS_RETURN_IF_ERROR(check_not_same("--report", report_file_, input));
+    CHORUS_RETURN_IF_ERROR(check_not_same(kSave, save_file_, input));
   }
+  return read_all_prompts();
+}
+
+// The flags of sessions, and the file to load: an error of that is told when the line is in order.
+Status RunVerb::parse_sessions() {
+  if (!save_file_.empty() && save_file_ == report_file_) {
+    return invalid_argument(kSave, "expected another file than --report");
+  }
+  if (load_file_.empty()) {
+    return recompute_ ? invalid_argument("--recompute", "expected --load-session beside it")
+                      : Status();
+  }
+  if (sources_.chat || sources_.system) {
+    return invalid_argument(sources_.chat ? "--chat" : "--system",
+                            "expected no --load-session beside it, which is continued by text as "
+                            "it stands (chorus chat has /load)");
+  }
+  if (engine_options_.max_sessions == 1) {
+    return invalid_argument("--max-sessions",
+                            "expected at least 2 beside --load-session, which takes one");
+  }
+  CHORUS_RETURN_IF_ERROR(check_not_same("--report", report_file_, load_file_));
+  saved_ = read_saved(kLoad, load_file_);
+  return Status();
+}
+
+Status RunVerb::read_all_prompts() {
   if (sources_.system) sources_.chat = true;
   CHORUS_ASSIGN_OR_RETURN(prompts_, read_prompts(sources_));
-  if (prompts_.empty()) {
+  if (prompts_.empty() && load_file_.empty()) {
     return invalid_argument("PROMPT", "expected a prompt, --prompts FILE or --tokens FILE");
   }
+  if (prompts_.empty()) {
+    Prompt& prompt = prompts_.emplace_back();
+    prompt.settings = sources_.settings;
+    prompt.tokens.emplace();
+  }
+  if (!save_file_.empty() && (prompts_.size() > 1 || job_options_.num_choices > 1)) {
+    return invalid_argument(kSave, "expected one prompt and no -n above 1, found " +
+                                       std::to_string(prompts_.size()) + " prompts and -n " +
+                                       std::to_string(job_options_.num_choices));
+  }
+  job_options_.keeps_session = !save_file_.empty();
   return Status();
 }
 
@@ -144,12 +211,25 @@ int RunVerb::open_model(Console& console) {
   }
   auto engine = open_engine(program.value, engine_options_, clock_, console);
   engine_ = std::move(engine.value);
-  return engine.exit_code;
+  return engine.ok() ? load_session(console) : engine.exit_code;
+}
+
+int RunVerb::load_session(Console& console) {
+  if (load_file_.empty()) return kDone;
+  auto session = load_saved(kLoad, *saved_, recompute_, engine_->runner());
+  if (!session.ok()) {
+    const Code code = session.status().code();
+    const bool is_bad = code == Code::kInvalidArgument || code == Code::kDataLoss;
+    return console.error(session.status(), is_bad ? kBadModel : kFailed);
+  }
+  base_ = {std::move(session).value(), std::move(saved_->tokens)};
+  saved_ = SavedSession();  // its KV is in the pool
+  return kDone;
 }
 
 void RunVerb::make_jobs(const Console& console) {
   context_.emplace(JobContext{engine_->runner(), clock_, text_.get(), std::move(end_tokens_),
-                              signal_, job_options_});
+                              signal_, job_options_, load_file_.empty() ? nullptr : &base_});
   // One after the other means that each is submitted when its turn comes.
   const auto submitted = no_batch_ ? std::nullopt : std::optional(started_ns_);
   for (size_t i = 0; i < prompts_.size(); ++i) {
@@ -170,7 +250,9 @@ void RunVerb::make_jobs(const Console& console) {
 // pool cannot hold yet. Choices of prompts that are computed come before new prompts.
 void RunVerb::start_next(const Interrupt& interrupt) {
   if (interrupt.requested()) return;
-  const size_t limit = no_batch_ ? 1 : static_cast<size_t>(engine_->settings().max_sessions);
+  const size_t num_bases = base_.session.valid() ? 1 : 0;
+  const size_t limit =
+      no_batch_ ? 1 : static_cast<size_t>(engine_->settings().max_sessions) - num_bases;
   size_t open = 0;
   for (const PromptJob* job : active_) open += job->num_sessions();
   const auto start = [&](PromptJob& job) {
@@ -183,6 +265,7 @@ void RunVerb::start_next(const Interrupt& interrupt) {
     active_.push_back(order_[num_begun_++]);
     start(*active_.back());
   }
+  if (num_begun_ == order_.size()) base_.session = Session();
 }
 
 // Takes what the engine delivered. True when something changed.
@@ -370,11 +453,37 @@ Status RunVerb::write_report(const json::Value& total, Interrupt& interrupt) {
   return at_flag("--report", write_output(report_file_, std::as_bytes(std::span(text)), interrupt));
 }
 
+// So that chorus chat can go on with an answer to messages; empty for other prompts.
+std::string RunVerb::chat_notes_of(const PromptJob& prompt) const {
+  if (prompt.prompt().messages.empty()) return "";
+  const GenerationJob& job = *prompt.choices()[0];
+  Turn turn;
+  take_answer(job, *text_, context_->end_tokens, turn);
+  turn.prompt = prompt.text();
+  turn.counts.computed = static_cast<int32_t>(prompt.num_prompt_tokens());
+  turn.counts.generated = static_cast<int32_t>(job.generated_tokens());
+  turn.counts.tokens_per_s = job.tokens_per_s();
+  return notes_of_messages(prompt.prompt().messages, std::move(turn));
+}
+
+// Of a generation that gave something, also when it was cut short.
+Status RunVerb::save_session(Interrupt& interrupt) {
+  if (save_file_.empty()) return Status();
+  const GenerationJob& job = *jobs_[0]->choices()[0];
+  if (!job.finished() || job.finish() == FinishReason::kError || job.generated_tokens() == 0) {
+    return Status(Code::kCancelled, kSave, "nothing was saved, since nothing was generated");
+  }
+  CHORUS_ASSIGN_OR_RETURN(SavedSession saved, jobs_[0]->session().save());
+  saved.notes = chat_notes_of(*jobs_[0]);
+  return write_saved(kSave, saved, save_file_, interrupt);
+}
+
 int RunVerb::finish(Console& console, Interrupt& interrupt) {
   const json::Value total = summary();
   if (console.json()) console.line(total);
-  if (const Status status = write_report(total, interrupt); !status.ok()) {
-    return console.error(status, status.code() == Code::kCancelled ? kInterrupted : kFailed);
+  int code = kDone;
+  for (const Status& status : {write_report(total, interrupt), save_session(interrupt)}) {
+    if (!status.ok()) code = console.error(status, kFailed);
   }
   const auto number = [&](const char* name) { return total.find(name)->dump(); };
   const double generated = total.find("generated_tokens")->to_number("").value();
@@ -385,10 +494,11 @@ int RunVerb::finish(Console& console, Interrupt& interrupt) {
                 wall_s_, wall_s_ > 0 ? generated / wall_s_ : 0.0);
   if (!console.json()) console.note(text);
   if (interrupt.requested()) return kInterrupted;
-  return number("failed") == "0" ? kDone : kFailed;
+  return number("failed") == "0" ? code : kFailed;
 }
 
 int RunVerb::run(Console& console, Interrupt& interrupt) {
+  if (!saved_.ok()) return console.error(saved_.status(), kBadModel);
   if (const int code = open_model(console); code != kDone) return code;
   started_ns_ = clock_.now_ns();
   make_jobs(console);

@@ -48,6 +48,9 @@ FLAGS = {
         "--echo",
         "--no-batch",
         "--report",
+        "--save-session",
+        "--load-session",
+        "--recompute",
     ],
     "chat": [flag for flag in COMMON if flag != "--json"]
     + NUMERICS
@@ -59,12 +62,8 @@ FLAGS = {
 # Flags of the contract that this version does not have: (flag, value or nothing).
 ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",)]
 ABSENT = {
-    "run": ABSENT_ENGINE
-    + [
-        ("--save-session", "s.bin"),
-        ("--load-session", "s.bin"),
-    ],
-    "chat": ABSENT_ENGINE + [("--save-session", "s.bin"), ("--load-session", "s.bin")],
+    "run": ABSENT_ENGINE,
+    "chat": ABSENT_ENGINE,
     "perplexity": ABSENT_ENGINE,
     "export": [
         ("--quantize", "q8_0"),

@@ -250,8 +250,6 @@ class MessageTest(ChatTest):
             "/set top": "/set.top: unknown setting",
             "/set max_tokens 0": "/set.max_tokens: expected",
             "/stats now": "/stats: expected nothing behind it",
-            "/save f": "/save: not available yet",
-            "/load f": "/load: not available yet",
         }
         done = self.chat(*lines, "hello", code=1)
         for wanted in lines.values():
@@ -263,9 +261,9 @@ class MessageTest(ChatTest):
 
     def test_help_lists_what_there_is(self):
         out = self.chat("/help").out.decode()
-        for name in ("help undo retry fork branches switch rewind system set stats quit").split():
+        names = "help undo retry fork branches switch rewind save load system set stats quit"
+        for name in names.split():
             self.assertRegex(out, rf"(?m)^  /{name}\b")
-        self.assertNotRegex(out, "/save|/load")
         self.assertTrue(all(len(line) < 100 for line in out.split("\n")))
 
     def test_settings(self):

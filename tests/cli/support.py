@@ -6,6 +6,7 @@ CHORUS_TEST_SEED replaces the seed of everything random. Python's standard libra
 
 import concurrent.futures
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -225,6 +226,30 @@ def widened(data: bytes) -> bytes:
 
 
 pathlib.Path(FLOAT).write_bytes(widened(pathlib.Path(HALF).read_bytes()))
+
+
+class SessionFile:
+    """The sections of a session file, to be changed and written with the checksums they need."""
+
+    NAMES = ("format", "tokens", "sampling", "notes", "kv")
+
+    def __init__(self, data: bytes):
+        self.magic = data[:12]
+        assert struct.unpack_from("<I", data, 12) == (len(self.NAMES),)
+        at = 16 + 40 * len(self.NAMES) + 32
+        self.sections = {}
+        for n, name in enumerate(self.NAMES):
+            (size,) = struct.unpack_from("<Q", data, 16 + 40 * n)
+            self.sections[name] = data[at : at + size]
+            at += size
+
+    def encode(self) -> bytes:
+        header = self.magic + struct.pack("<I", len(self.NAMES))
+        for name in self.NAMES:
+            section = self.sections[name]
+            header += struct.pack("<Q", len(section)) + hashlib.sha256(section).digest()
+        header += hashlib.sha256(header).digest()
+        return header + b"".join(self.sections[name] for name in self.NAMES)
 
 
 class CliTest(unittest.TestCase):
