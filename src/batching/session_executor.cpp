@@ -70,6 +70,7 @@ Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
   SessionTableOptions table;
   table.max_sessions = options.max_sessions;
   table.vocabulary = info.vocabulary;
+  table.kv_identity.assign(info.kv_format.identity.begin(), info.kv_format.identity.end());
   table.kv.block_size = info.block_size;
   table.kv.max_sequence_tokens = options.max_session_tokens;
   for (const LayerGroupInfo& group : info.groups) {
@@ -96,6 +97,7 @@ ExecutorInfo SessionExecutor::info() const {
     info.preferred_batch_tokens = std::max(info.preferred_batch_tokens, method.max_tokens);
   }
   info.block_size = module_.info().block_size;
+  info.has_prefix_index = true;
   info.kv_format = module_.info().kv_format;
   return info;
 }
@@ -172,8 +174,9 @@ Status SessionExecutor::run_step() {
   return {};
 }
 
-Result<Position> SessionExecutor::attach_prefix(SessionId, std::span<const TokenId>) {
-  return unimplemented("attach_prefix", "there is no prefix index");
+Result<Position> SessionExecutor::attach_prefix(SessionId session,
+                                                std::span<const TokenId> tokens) {
+  return sessions_->attach_prefix(session, tokens);
 }
 
 Status SessionExecutor::release(SessionId session) { return sessions_->truncate(session, 0); }

@@ -43,7 +43,8 @@ class SessionExecutor : public Executor {
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;
   Status release(SessionId session) override;
   Status save(SessionId session, ByteSink& sink) override;
-  Result<SessionId> load(const SessionOptions& options, ByteSource& source) override;
+  Result<SessionId> load(const SessionOptions& options, std::span<const TokenId> tokens,
+                         ByteSource& source) override;
   Usage usage() const override;
 
   const SessionTable& sessions() const { return *sessions_; }

@@ -1,5 +1,6 @@
 #include "batching/session_table.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -50,11 +51,18 @@ Status SessionTable::check_capacity() const {
                             "all " + std::to_string(options_.max_sessions) + " are open");
 }
 
-SessionId SessionTable::insert(SequenceId sequence, const SessionOptions& options) {
+// Two that differ in a part differ as a whole: lengths come first, the salt is the rest.
+std::string SessionTable::key_of(const SessionOptions& options) const {
+  return std::to_string(options_.kv_identity.size()) + ":" + options_.kv_identity +
+         std::to_string(options.adapter) + ":" + options.salt;
+}
+
+SessionId SessionTable::insert(SequenceId sequence, const SessionOptions& options,
+                               bool is_indexed) {
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   const SessionId id{next_session_++};
-  at(slot) = {id, sequence, options, std::nullopt};
+  at(slot) = {id, sequence, options, key_of(options), is_indexed, std::nullopt};
   slot_of_.emplace(id, slot);
   return id;
 }
@@ -69,7 +77,8 @@ Status SessionTable::check_new(const SessionOptions& options) const {
 
 Result<SessionId> SessionTable::open(const SessionOptions& options) {
   CHORUS_RETURN_IF_ERROR(check_new(options));
-  return insert(books_->open(), options);
+  const SequenceId sequence = options.indexed ? books_->open(key_of(options)) : books_->open();
+  return insert(sequence, options, options.indexed);
 }
 
 void SessionTable::close(SessionId session) {
@@ -86,7 +95,7 @@ Result<SessionId> SessionTable::clone(SessionId source, Position upto) {
   if (slot < 0) return unknown_session(source);
   CHORUS_RETURN_IF_ERROR(check_rewind(at(slot), upto, "upto"));
   CHORUS_RETURN_IF_ERROR(check_capacity());
-  return insert(books_->clone(at(slot).sequence, upto), at(slot).options);
+  return insert(books_->clone(at(slot).sequence, upto), at(slot).options, at(slot).is_indexed);
 }
 
 Status SessionTable::set_sampling(SessionId session, const SamplingParams& params) {
@@ -94,6 +103,7 @@ Status SessionTable::set_sampling(SessionId session, const SamplingParams& param
   if (slot < 0) return unknown_session(session);
   CHORUS_RETURN_IF_ERROR(check_sampling(params, options_.vocabulary));
   at(slot).policy = params;
+  at(slot).is_starting = true;
   return {};
 }
 
@@ -101,6 +111,27 @@ Result<Position> SessionTable::length(SessionId session) const {
   const int32_t slot = find(session);
   if (slot < 0) return unknown_session(session);
   return books_->length(at(slot).sequence);
+}
+
+// Nothing is allocated where nothing is found.
+Result<Position> SessionTable::attach_prefix(SessionId session, std::span<const TokenId> tokens) {
+  const int32_t slot = find(session);
+  if (slot < 0) return unknown_session(session);
+  Session& state = at(slot);
+  if (const Position held = books_->length(state.sequence); held > 0) {
+    return invalid_argument("session",
+                            "expected an empty one, found " + std::to_string(held) + " tokens");
+  }
+  if (!state.options.indexed) return 0;
+  const auto cap =
+      static_cast<Position>(std::min(std::max<size_t>(tokens.size(), 1) - 1,
+                                     static_cast<size_t>(options_.kv.max_sequence_tokens)));
+  if (state.is_indexed && books_->longest_prefix(state.key, tokens, cap) == 0) return 0;
+  const SequenceId attached = books_->open_prefix(state.key, tokens, cap);
+  books_->close(state.sequence);
+  state.sequence = attached;
+  state.is_indexed = true;
+  return books_->length(attached);
 }
 
 Status SessionTable::truncate(SessionId session, Position length) {
@@ -144,7 +175,15 @@ Result<SessionId> SessionTable::restore(const SessionOptions& options, Position 
                                                std::to_string(shortage->group) + ", found " +
                                                std::to_string(shortage->free_blocks));
   }
-  return insert(sequence, options);
+  return insert(sequence, options, false);
+}
+
+void SessionTable::start_indexing(SessionId session, std::span<const TokenId> tokens) {
+  const int32_t slot = find(session);
+  CHORUS_CHECK(slot >= 0);
+  if (!at(slot).options.indexed) return;
+  books_->start_indexing(at(slot).sequence, at(slot).key, tokens);
+  at(slot).is_indexed = true;
 }
 
 bool SessionTable::can_rewind(SessionId session, Position length) const {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -20,7 +21,8 @@ namespace chorus {
 struct SessionTableOptions {
   int32_t max_sessions = 0;  // resident at once, clones included
   int32_t vocabulary = 0;
-  KvOptions kv;  // max_sequence_tokens bounds each session
+  KvOptions kv;                  // max_sequence_tokens bounds each session
+  std::string kv_identity = {};  // of the program: bytes; prefixes are indexed under it
 };
 
 // A batch laid out on one axis of rows. Filled by SessionTable::pack, ended by finish or abort, and
@@ -57,6 +59,7 @@ struct PackedStep {
   std::vector<Session> sessions;
   std::vector<KvDemand> demands;   // [step.sequences]
   std::vector<Position> accepted;  // [step.sequences]
+  std::vector<KvRows> rows;        // [step.sequences], with the tokens of step
   std::vector<uint32_t> masks;
   KvPlan plan;
 };
@@ -82,15 +85,19 @@ class SessionTable {
   Result<SessionId> clone(SessionId source, Position upto);
   Status set_sampling(SessionId session, const SamplingParams& params);
   Result<Position> length(SessionId session) const;
+  Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens);
   Status truncate(SessionId session, Position length);
   bool can_admit(std::span<const SessionDemand> demands) const;
   int64_t releasable_blocks(SessionId session) const;
   int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const;
   Result<SequenceId> sequence_of(SessionId session) const;
-  // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. Errors as
-  // open; kResourceExhausted (field kv_blocks).
+  // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. It is not
+  // indexed. Errors as open; kResourceExhausted (field kv_blocks).
   Result<SessionId> restore(const SessionOptions& options, Position length,
                             std::span<const Position> first_positions);
+  // Indexes a restored session, once its bytes are there, if its options say so. Requires:
+  // length(session) tokens, its own; an open session that is not indexed.
+  void start_indexing(SessionId session, std::span<const TokenId> tokens);
   // Whether the session can be made `length` tokens long, by truncate, by a rewinding input or in a
   // clone: not when a window has left behind what the next token would see. False for unknown ones.
   bool can_rewind(SessionId session, Position length) const;
@@ -115,7 +122,10 @@ class SessionTable {
     SessionId id{};
     SequenceId sequence{};
     SessionOptions options;
+    std::string key;  // of its prefixes
+    bool is_indexed = false;
     std::optional<SamplingParams> policy;
+    bool is_starting = false;   // its next output is the first under this policy
     uint64_t packed_epoch = 0;  // the pack that packed_index belongs to
     int32_t packed_index = 0;   // into PackedStep::sessions
   };
@@ -127,7 +137,8 @@ class SessionTable {
   const Session& at(int32_t slot) const { return slots_[static_cast<size_t>(slot)]; }
   Status check_capacity() const;
   Status check_new(const SessionOptions& options) const;
-  SessionId insert(SequenceId sequence, const SessionOptions& options);
+  SessionId insert(SequenceId sequence, const SessionOptions& options, bool is_indexed);
+  std::string key_of(const SessionOptions& options) const;
 
   void add_input(const BatchInput& input, int32_t index, PackedStep& packed);
   Status check_input(const BatchInput& input, const PackedStep::Session* earlier,

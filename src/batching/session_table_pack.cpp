@@ -349,11 +349,20 @@ void SessionTable::accept_sampled(PackedStep& packed) {
 void SessionTable::commit(PackedStep& packed) {
   if (packed.demands.empty()) return;
   packed.accepted.assign(packed.demands.size(), kRejected);
+  packed.rows.assign(packed.demands.size(), {});
   for (const PackedStep::Session& entry : packed.sessions) {
+    if (entry.sequence < 0) continue;
+    const auto index = static_cast<size_t>(entry.sequence);
+    const auto begin = static_cast<size_t>(packed.step.sequences[index].row_begin);
+    packed.rows[index].tokens =
+        std::span(packed.step.tokens).subspan(begin, static_cast<size_t>(entry.count));
     if (entry.failed_input >= 0) continue;
-    packed.accepted[static_cast<size_t>(entry.sequence)] = entry.start + entry.count;
+    packed.accepted[index] = entry.start + entry.count;
+    if (!entry.has_output) continue;
+    packed.rows[index].mark = at(entry.slot).is_starting;
+    at(entry.slot).is_starting = false;
   }
-  books_->commit(packed.plan, packed.accepted);
+  books_->commit(packed.plan, packed.accepted, packed.rows);
 }
 
 void SessionTable::abort(PackedStep& packed) {

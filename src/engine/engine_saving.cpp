@@ -73,7 +73,7 @@ void EngineLoop::handle(SaveCommand& command) {
 Result<SessionId> EngineLoop::open_saved(const LoadCommand& command) {
   while (command.with_kv && !command.saved->kv.empty()) {
     SpanSource source(command.saved->kv);
-    auto loaded = executor_.load(command.options, source);
+    auto loaded = executor_.load(command.options, command.saved->tokens, source);
     if (loaded.ok()) {
       const Position length = executor_.length(*loaded).value();
       const bool fits =

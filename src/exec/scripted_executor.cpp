@@ -344,8 +344,12 @@ Status ScriptedExecutor::truncate(SessionId session, Position length) {
   return {};
 }
 
-Result<Position> ScriptedExecutor::attach_prefix(SessionId, std::span<const TokenId>) {
-  return unimplemented("attach_prefix", "the scripted executor has no prefix index");
+Result<Position> ScriptedExecutor::attach_prefix(SessionId session, std::span<const TokenId>) {
+  CHORUS_ASSIGN_OR_RETURN(const Position held, length(session));
+  if (held > 0)
+    return invalid_argument("session",
+                            "expected an empty one, found " + std::to_string(held) + " tokens");
+  return 0;
 }
 Status ScriptedExecutor::release(SessionId session) { return truncate(session, 0); }
 // Its KV is its tokens.
@@ -357,7 +361,8 @@ Status ScriptedExecutor::save(SessionId session, ByteSink& sink) {
   return sink.write(std::as_bytes(std::span(*tokens)));
 }
 
-Result<SessionId> ScriptedExecutor::load(const SessionOptions& options, ByteSource& source) {
+Result<SessionId> ScriptedExecutor::load(const SessionOptions& options, std::span<const TokenId>,
+                                         ByteSource& source) {
   uint32_t count = 0;
   CHORUS_RETURN_IF_ERROR(source.read(std::as_writable_bytes(std::span(&count, 1))));
   if (count > static_cast<uint32_t>(options_.max_session_tokens))

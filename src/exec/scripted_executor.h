@@ -41,7 +41,7 @@ struct ScriptedFault {
 };
 
 // An Executor over plain token lists. Every session is the list of its committed tokens; blocks are
-// counted, not stored, and never shared.
+// counted, not stored, and never shared: there is no prefix index.
 //
 // Thread: as Executor, except for what is under "For tests", which any thread may call at any time.
 class ScriptedExecutor final : public Executor {
@@ -76,7 +76,8 @@ class ScriptedExecutor final : public Executor {
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;
   Status release(SessionId session) override;
   Status save(SessionId session, ByteSink& sink) override;
-  Result<SessionId> load(const SessionOptions& options, ByteSource& source) override;
+  Result<SessionId> load(const SessionOptions& options, std::span<const TokenId> tokens,
+                         ByteSource& source) override;
   Usage usage() const override;
 
   // ---- For tests ----

@@ -120,6 +120,19 @@ TEST(ScriptedExecutor, CountsBlocksExactly) {
   EXPECT_NE(c, a) << "ids are not used again";
 }
 
+TEST(ScriptedExecutor, HasNoPrefixIndex) {
+  ScriptedExecutor executor({});
+  EXPECT_FALSE(executor.info().has_prefix_index);
+  const SessionId a = *executor.open({});
+  const SessionId b = *executor.open({});
+  const Tokens tokens(40, 1);
+  BatchOutput output;
+  ASSERT_TRUE(run(executor, {input(a, tokens, 0)}, output).ok());
+  EXPECT_EQ(executor.attach_prefix(b, tokens).value(), 0);
+  EXPECT_EQ(executor.attach_prefix(a, tokens).status().field(), "session");
+  EXPECT_EQ(executor.attach_prefix(SessionId{99}, tokens).status().code(), Code::kNotFound);
+}
+
 TEST(ScriptedExecutor, ClonesDiverge) {
   ScriptedExecutor executor({});
   const SessionId a = *executor.open({});

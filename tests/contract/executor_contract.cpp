@@ -45,7 +45,7 @@ void Rig::poison_free_blocks() {
 int64_t Rig::blocks_held() const {
   int64_t held = 0;
   for (const GroupUsage& group : executor_->usage().groups) {
-    held += group.blocks_total - group.blocks_free;
+    held += group.blocks_total - group.blocks_free - group.blocks_cached;
   }
   return held;
 }
@@ -295,7 +295,7 @@ TEST_P(ExecutorContract, ALoadedSessionGoesOnWithTheSameBits) {
     step({make_input(other, text(2, 21), 0)});
     rig_->poison_free_blocks();
     saved.next = 0;
-    const Result<SessionId> loaded = executor().load({}, saved);
+    const Result<SessionId> loaded = executor().load({}, first(tokens, 40), saved);
     ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
     EXPECT_EQ(saved.next, saved.content.size());
     EXPECT_EQ(length(*loaded), 40);
@@ -319,7 +319,7 @@ TEST_P(ExecutorContract, DamagedKvIsRefusedAndLeavesNothing) {
   const int32_t free = executor().available_blocks(0);
   const auto load_error = [&](Bytes bytes) {
     bytes.next = 0;
-    const Status status = executor().load({}, bytes).status();
+    const Status status = executor().load({}, {}, bytes).status();
     EXPECT_EQ(executor().available_blocks(0), free);
     rig_->sessions().check_invariants();
     return status;
@@ -348,10 +348,10 @@ TEST_P(ExecutorContract, ALoadThatFindsNoRoomSaysSo) {
   step({make_input(source, text(1, 100), 0)});
   ASSERT_TRUE(executor().save(source, saved).ok());
   start({.block_size = 16, .num_blocks = 4, .max_sessions = 1, .max_session_tokens = 120});
-  EXPECT_EQ(executor().load({}, saved).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(executor().load({}, {}, saved).status().code(), Code::kResourceExhausted);
   const SessionId only = open();
   saved.next = 0;
-  EXPECT_EQ(executor().load({}, saved).status().field(), "max_sessions");
+  EXPECT_EQ(executor().load({}, {}, saved).status().field(), "max_sessions");
   executor().close(only);
 }
 
@@ -744,8 +744,9 @@ TEST_P(ExecutorContract, WhatAWindowLeavesBehindIsFree) {
     step({make_input(session, Tokens(tokens.begin() + at, tokens.begin() + at + 20), at)});
     const std::vector<GroupUsage> groups = executor().usage().groups;
     for (size_t group = 0; group < groups.size(); ++group) {
-      EXPECT_EQ(groups[group].blocks_total - groups[group].blocks_free,
-                window_blocks(group, at + 20));
+      EXPECT_EQ(
+          groups[group].blocks_total - groups[group].blocks_free - groups[group].blocks_cached,
+          window_blocks(group, at + 20));
     }
   }
   executor().close(session);
@@ -829,19 +830,173 @@ TEST_P(ExecutorContract, DecodingSessionsShareOneForward) {
   EXPECT_EQ(usage.steps, 20);
 }
 
+// ---- The prefix index ----
+
+// The index has no bytes of its own: what attaches goes on with the bits of the whole history, also
+// in the midst of a block, beside the session that computed it and after that one is gone.
+TEST_P(ExecutorContract, AnAttachedPrefixGoesOnWithTheSameBits) {
+  start();
+  const Tokens tokens = text(1, 64);
+  Solo solo(GetParam());
+  for (const int32_t block_size : {1, 16, 32, 64}) {
+    SCOPED_TRACE(block_size);
+    start({.block_size = block_size, .num_blocks = 1024 / block_size});
+    const SessionId source = open_greedy();
+    step({make_input(source, tokens, 0, true)});
+    std::vector<SessionId> sessions{source};
+    for (const bool source_is_gone : {false, true}) {
+      if (source_is_gone) {
+        for (const SessionId session : sessions) executor().close(session);
+        rig_->poison_free_blocks();
+      }
+      for (const Tokens& wanted : {tokens, joined(tokens, text(source_is_gone ? 5 : 2, 9)),
+                                   joined(first(tokens, 48), text(source_is_gone ? 4 : 3, 16))}) {
+        const SessionId session = open_greedy();
+        const int64_t held = rig_->blocks_held();
+        const Result<Position> taken = executor().attach_prefix(session, wanted);
+        ASSERT_TRUE(taken.ok()) << taken.status().to_string();
+        EXPECT_EQ(length(session), *taken);
+        EXPECT_LT(*taken, static_cast<Position>(wanted.size())) << "one token is left to run";
+        const bool has_all = first(wanted, 64) == tokens;
+        if (has_all) {
+          EXPECT_EQ(*taken, wanted.size() == 64 ? 63 : 64);
+          if (!source_is_gone && !GetParam().has_window) {
+            EXPECT_EQ(rig_->blocks_held(), held) << "it takes no blocks";
+          }
+        } else {
+          EXPECT_EQ(*taken % block_size, 0);
+          EXPECT_LE(*taken, 48 / block_size * block_size);
+          if (!GetParam().has_window) {
+            EXPECT_EQ(*taken, 48 / block_size * block_size);
+          }
+        }
+        rig_->sessions().check_invariants();
+        const BatchOutput output =
+            step({make_slice(session, std::make_shared<const Tokens>(wanted), *taken,
+                             static_cast<int32_t>(wanted.size()) - *taken, true)});
+        EXPECT_EQ(sampled_bits(output, 0), solo.sample(wanted, greedy()));
+        executor().close(session);
+        rig_->poison_free_blocks();
+      }
+    }
+    EXPECT_EQ(rig_->blocks_held(), 0);
+  }
+}
+
+TEST_P(ExecutorContract, AttachTakesOnlyFromItsOwnKeyAndOnlyIntoEmptySessions) {
+  start();
+  const Tokens tokens = text(1, 40);
+  const auto opened = [&](const SessionOptions& options) {
+    const Result<SessionId> session = executor().open(options);
+    EXPECT_TRUE(session.ok());
+    return *session;
+  };
+  const auto taken_by = [&](SessionId session) {
+    return executor().attach_prefix(session, tokens).value();
+  };
+  step({make_input(opened({.salt = "user"}), tokens, 0)});
+  step({make_input(opened({.salt = "", .indexed = false}), tokens, 0)});
+  EXPECT_EQ(taken_by(open()), 0) << "it has neither the salt nor what is not indexed";
+  EXPECT_EQ(taken_by(opened({.salt = "user", .indexed = false})), 0);
+  EXPECT_EQ(taken_by(opened({.salt = "use"})), 0);
+  const SessionId session = opened({.salt = "user"});
+  EXPECT_EQ(executor().attach_prefix(session, {}).value(), 0);
+  EXPECT_EQ(executor().attach_prefix(session, first(tokens, 1)).value(), 0);
+  EXPECT_EQ(taken_by(session), 32);
+  const Status status = executor().attach_prefix(session, tokens).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.field(), "session");
+  EXPECT_EQ(length(session), 32);
+  EXPECT_EQ(executor().attach_prefix(SessionId{99}, tokens).status().code(), Code::kNotFound);
+}
+
+// Released, truncated or cloned empty, a session finds again what it had computed.
+TEST_P(ExecutorContract, AnEmptiedSessionAttachesAgain) {
+  start();
+  const Tokens tokens = text(1, 48);
+  const SessionId session = open_greedy();
+  const ScoreBits expected = Solo(GetParam()).sample(tokens, greedy());
+  step({make_input(session, tokens, 0)});
+  EXPECT_TRUE(executor().release(session).ok());
+  EXPECT_EQ(rig_->blocks_held(), 0);
+  EXPECT_EQ(executor().attach_prefix(session, tokens).value(), 47);
+  const BatchOutput output = step({make_input(session, {tokens[47]}, 47, true)});
+  EXPECT_EQ(sampled_bits(output, 0), expected);
+  EXPECT_TRUE(executor().truncate(session, 0).ok());
+  EXPECT_EQ(executor().attach_prefix(session, tokens).value(), 47);
+  const SessionId clone = *executor().clone(session, 0);
+  EXPECT_EQ(executor().attach_prefix(clone, tokens).value(), 47);
+}
+
+// Cached blocks are nobody's: they are there for whoever needs them.
+TEST_P(ExecutorContract, CachedBlocksAreGivenBackBeforeAnyoneIsRefused) {
+  start({.num_blocks = 6});
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const SessionId session = open();
+    const std::vector<SessionDemand> demands{{session, 0, 90}};
+    EXPECT_TRUE(executor().can_admit(demands));
+    step({make_input(session, text(seed, 90), 0)});
+    EXPECT_EQ(executor().available_blocks(0), 6 - window_blocks(0, 90));
+    executor().close(session);
+    EXPECT_EQ(executor().available_blocks(0), 6);
+  }
+  EXPECT_GT(executor().usage().groups[0].blocks_cached, 0);
+}
+
+// A loaded session is found by others when its tokens are known.
+TEST_P(ExecutorContract, ALoadedSessionIsIndexed) {
+  start();
+  const Tokens tokens = text(1, 48);
+  Bytes saved;
+  const SessionId source = open();
+  step({make_input(source, tokens, 0)});
+  ASSERT_TRUE(executor().save(source, saved).ok());
+  const ScoreBits expected = Solo(GetParam()).sample(tokens, greedy());
+  for (const bool knows_tokens : {false, true}) {
+    start();
+    saved.next = 0;
+    const Tokens known = knows_tokens ? joined(tokens, {1}) : Tokens{};
+    const Result<SessionId> loaded = executor().load({}, known, saved);
+    ASSERT_TRUE(loaded.ok());
+    rig_->sessions().check_invariants();
+    const SessionId session = open_greedy();
+    EXPECT_EQ(executor().attach_prefix(session, tokens).value(), knows_tokens ? 47 : 0);
+    if (knows_tokens) {
+      const BatchOutput output = step({make_input(session, {tokens[47]}, 47, true)});
+      EXPECT_EQ(sampled_bits(output, 0), expected);
+      continue;
+    }
+    // It is indexed from when it was empty on.
+    EXPECT_TRUE(executor().release(*loaded).ok());
+    EXPECT_EQ(executor().attach_prefix(*loaded, tokens).value(), 0);
+    step({make_input(*loaded, tokens, 0)});
+    EXPECT_EQ(executor().attach_prefix(session, tokens).value(), 47);
+  }
+}
+
+// Where a generation starts, the windows stay: another one starts there at no cost, however far the
+// first has gone on.
+TEST_P(ExecutorContract, AGenerationsStartStaysWithinReach) {
+  start();
+  const Tokens tokens = text(1, 48);
+  const SessionId source = open_greedy();
+  step({make_input(source, tokens, 0, true)});
+  for (Position at = 48; at < 110; ++at) step({make_input(source, {1}, at, true)});
+  for (const bool source_is_gone : {false, true}) {
+    if (source_is_gone) executor().close(source);
+    const SessionId again = open_greedy();
+    EXPECT_EQ(executor().attach_prefix(again, tokens).value(), 47);
+    const BatchOutput output = step({make_input(again, {tokens[47]}, 47, true)});
+    EXPECT_EQ(sampled_bits(output, 0), Solo(GetParam()).sample(tokens, greedy()));
+    executor().close(again);
+  }
+}
+
 TEST_P(ExecutorContract, AnEmptyBatchAndOneOfBadInputsRunNothing) {
   start();
   EXPECT_TRUE(step({}).inputs.empty());
   EXPECT_FALSE(step_alone(make_input(SessionId{77}, {1}, 0)).ok());
   EXPECT_EQ(executor().usage().methods[0].forwards, 0);
-}
-
-TEST_P(ExecutorContract, WhatIsNotOfferedSaysSo) {
-  start();
-  const SessionId session = open();
-  const Tokens tokens{1, 2};
-  EXPECT_EQ(executor().attach_prefix(session, tokens).status().code(), Code::kUnimplemented);
-  EXPECT_TRUE(executor().length(session).ok());
 }
 
 }  // namespace

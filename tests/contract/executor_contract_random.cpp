@@ -24,7 +24,7 @@ class Schedule {
         random_(seed) {}
 
   void event() {
-    const uint64_t kind = random_.below(14);
+    const uint64_t kind = random_.below(15);
     if (sessions_.empty() || kind == 0) {
       open();
     } else if (kind == 1) {
@@ -33,6 +33,8 @@ class Schedule {
       clone();
     } else if (kind == 3) {
       truncate();
+    } else if (kind == 4) {
+      attach();
     } else {
       step();
     }
@@ -52,6 +54,7 @@ class Schedule {
   int aborted() const { return aborted_; }
   int refused() const { return refused_; }
   int refused_rewinds() const { return refused_rewinds_; }
+  int attached() const { return attached_; }
 
  private:
   static constexpr int32_t kMaxTokens = 100;
@@ -107,6 +110,7 @@ class Schedule {
 
   void close() {
     const size_t i = any();
+    past_.push_back(sessions_[i].history);
     rig_->close(sessions_[i].id);
     sessions_.erase(sessions_.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -139,6 +143,21 @@ class Schedule {
     }
     session.history.resize(static_cast<size_t>(length));
     if (length == 0) session.longest = 0;
+  }
+
+  // What an empty session finds of the past of another one.
+  void attach() {
+    Session& session = sessions_[any()];
+    Tokens wanted = sessions_[any()].history;
+    if (!past_.empty() && random_.below(2) == 0) wanted = past_[random_.below(past_.size())];
+    if (wanted.empty() || session.length() > 0) return;
+    if (random_.below(2) == 0) wanted.back() = token();
+    const Result<Position> taken = rig_->attach_prefix(session.id, wanted);
+    ASSERT_TRUE(taken.ok());
+    ASSERT_LT(*taken, static_cast<Position>(wanted.size()));
+    session.history.assign(wanted.begin(), wanted.begin() + *taken);
+    session.longest = *taken;
+    if (*taken > 0) ++attached_;
   }
 
   // Anywhere, or not far back, where windows may allow it.
@@ -304,6 +323,8 @@ class Schedule {
   int aborted_ = 0;
   int refused_ = 0;
   int refused_rewinds_ = 0;
+  int attached_ = 0;
+  std::vector<Tokens> past_;  // of closed sessions
 };
 
 TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
@@ -311,6 +332,7 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
   int aborted = 0;
   int refused = 0;
   int refused_rewinds = 0;
+  int attached = 0;
   for (const int32_t block_size : {1, 16, 32, 64}) {
     for (const int32_t chunk : {1, 7, 64, 512}) {
       for (int seed = 1; seed <= GetParam().num_schedules; ++seed) {
@@ -326,6 +348,7 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
         aborted += schedule.aborted();
         refused += schedule.refused();
         refused_rewinds += schedule.refused_rewinds();
+        attached += schedule.attached();
       }
     }
   }
@@ -333,6 +356,7 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
   EXPECT_GT(compared, 500 * GetParam().num_schedules);
   EXPECT_GT(aborted, 10 * GetParam().num_schedules);
   EXPECT_GT(refused, GetParam().num_schedules);
+  EXPECT_GT(attached, GetParam().num_schedules);
   const bool has_window = GetParam().has_window;
   EXPECT_EQ(refused_rewinds > (has_window ? 10 * GetParam().num_schedules : 0), has_window);
 }

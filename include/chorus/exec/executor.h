@@ -23,6 +23,7 @@ struct ExecutorInfo {
   int32_t max_session_tokens = 0;      // longest session
   int32_t preferred_batch_tokens = 0;  // a packing hint, 0 = none; never a limit
   int32_t block_size = 0;              // cells per block
+  bool has_prefix_index = false;       // else attach_prefix never finds anything
   KvFormat kv_format;                  // of what save writes and load reads
 };
 
@@ -33,7 +34,7 @@ struct GroupUsage {
   int32_t blocks_total = 0;
   int32_t blocks_free = 0;
   int32_t blocks_cached = 0;  // held by the prefix index alone
-  int32_t blocks_peak = 0;    // most in use at once since initialize
+  int32_t blocks_peak = 0;    // most in use or cached at once since initialize
 };
 
 struct MethodUsage {
@@ -71,16 +72,19 @@ class Executor {
   virtual Status initialize() = 0;
   virtual ExecutorInfo info() const = 0;
 
-  // An empty session. kResourceExhausted (field max_sessions) at capacity.
+  // An empty session. If it is to be indexed, every step puts its full blocks into the prefix
+  // index, if there is one, under its salt and adapter. kResourceExhausted (field max_sessions) at
+  // capacity.
   virtual Result<SessionId> open(const SessionOptions& options) = 0;
-  // Its blocks are free when this returns. Unknown ids are ignored.
+  // Its blocks are free when this returns, or cached. Unknown ids are ignored.
   virtual void close(SessionId session) = 0;
   // A new independent session that holds committed [0, upto) of `source`, upto = 0 included. It
   // shares blocks, copies no KV bytes and has no sampling policy. kInvalidArgument (field upto)
   // outside [0, length], and where a window has left behind what the clone's next token would see;
   // kNotFound for an unknown session.
   virtual Result<SessionId> clone(SessionId source, Position upto) = 0;
-  // The policy of the next generation. kInvalidArgument names the parameter.
+  // The policy of the next generation, which begins with the session's next output: there the index
+  // keeps what another one needs to begin at the same place. kInvalidArgument names the parameter.
   virtual Status set_sampling(SessionId session, const SamplingParams& params) = 0;
   // The number of committed tokens. kNotFound for an unknown session.
   virtual Result<Position> length(SessionId session) const = 0;
@@ -107,17 +111,25 @@ class Executor {
   // length) when longer, and as for a rewinding input.
   virtual Status truncate(SessionId session, Position length) = 0;
 
-  // Takes KV for a prefix of `tokens` from the prefix index; the number of positions taken.
+  // Gives an empty session KV for the longest prefix of `tokens` that the prefix index has under
+  // the session's salt and adapter, but never for all of them: one token at least is left to run.
+  // The number of tokens taken, which are committed from then on; 0 where nothing is found, and
+  // always for a session that is not to be indexed. It copies nothing and needs no free block.
+  // kNotFound for an unknown session, kInvalidArgument (field session) for one that is not empty.
   virtual Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) = 0;
-  // Gives the session's blocks back; it goes on with length 0, its id and policy stay.
+  // Gives the session's blocks back, of which the index may keep some as cached ones; it goes on
+  // with length 0, its id and policy stay, and it may attach again.
   virtual Status release(SessionId session) = 0;
   // Writes the KV that the session holds, in a canonical form that depends neither on block size
   // nor on where its cells lie. kNotFound for an unknown session, else the sink's error.
   virtual Status save(SessionId session, ByteSink& sink) = 0;
-  // A new session of what save wrote, in an executor of the same kv_format. kDataLoss names what of
-  // it cannot be; kResourceExhausted (field kv_blocks, max_sessions) where there is no room; else
-  // the source's error.
-  virtual Result<SessionId> load(const SessionOptions& options, ByteSource& source) = 0;
+  // A new session of what save wrote, in an executor of the same kv_format. `tokens` begin with
+  // those that it holds; with too few of them (none: they are not known) it is not indexed until it
+  // was empty and attach_prefix was called. kDataLoss names what of it cannot be;
+  // kResourceExhausted (field kv_blocks, max_sessions) where there is no room; else the source's
+  // error.
+  virtual Result<SessionId> load(const SessionOptions& options, std::span<const TokenId> tokens,
+                                 ByteSource& source) = 0;
 
   virtual Usage usage() const = 0;
 };
