@@ -39,9 +39,14 @@ void EngineLoop::wait_in_line(SessionRecord& record) { insert_in_order(waiting_,
 
 // ---- Admission ----
 
+void EngineLoop::admit() {
+  admit_waiting();
+  resume_followers();
+}
+
 // Admits from the head of the queue; past one that does not fit, smaller ones may go, until it was
 // overtaken too often. Paused generations wait for their reader first.
-void EngineLoop::admit() {
+void EngineLoop::admit_waiting() {
   SessionRecord* head = nullptr;  // the first that does not fit
   int32_t passed_over = 0;
   for (size_t i = 0; i < waiting_.size();) {
@@ -61,8 +66,15 @@ void EngineLoop::admit() {
 }
 
 bool EngineLoop::try_admit(SessionRecord& record) {
-  if (!fits(record) && !make_room(record)) return false;
+  const bool is_empty = record.executor_length == 0;
+  if (is_empty) attach(record);
+  find_leader(record);
+  if (!fits(record) && !make_room(record)) {
+    record.live->leader = {};
+    return false;
+  }
   std::erase(waiting_, &record);
+  if (!is_empty) attach(record);  // the index may have more by now
   begin(record);
   return true;
 }
@@ -73,7 +85,12 @@ int64_t EngineLoop::growth(const KvCapacity::Group& group, const SessionRecord& 
   const Position prompt_end = live.prompt_end + (live.max_new_tokens > 0 ? 1 : 0);
   const Position end = std::max(prompt_end, record.position() + 1);
   const KvCapacity& capacity = port_.options.capacity;
-  const Position held = std::min(record.executor_length, record.position());
+  Position held =
+      record.attached > 0 ? record.attached : std::min(record.executor_length, record.position());
+  // What a leader computes is shared; the last of a generation's own tokens always is to be run.
+  if (live.leader.session != 0)
+    held =
+        std::max(held, std::min(live.leader.end, std::max(live.prompt_end, record.position()) - 1));
   // One more: the last block may be shared, and is copied by the first write into it.
   const int64_t copied = held % capacity.block_size != 0 ? 1 : 0;
   const int64_t all = capacity.blocks_for(group, end);
@@ -163,45 +180,71 @@ void EngineLoop::begin(SessionRecord& record) {
   feed(record);
 }
 
-// Submits everything that the executor lacks of the context, and what is left of the prompt.
+// The first position of the prompt that is still to be scored. What was scored before the blocks
+// were taken is not scored again.
+Position EngineLoop::score_start(const SessionRecord& record) const {
+  const LiveGeneration& live = *record.live;
+  const Position consumed = record.position();
+  return std::max(live.state->options().score_from.value_or(BatchInput::kNoScores),
+                  consumed > live.prompt_begin ? consumed + 1 : consumed);
+}
+
+// Takes from the prefix index what it has, and follows whoever computes more of the same; or else
+// submits everything that the executor lacks of the context, and what is left of the prompt.
 void EngineLoop::feed(SessionRecord& record) {
   LiveGeneration& live = *record.live;
-  const Position consumed = record.position();
-  Position score_from = live.state->options().score_from.value_or(BatchInput::kNoScores);
-  // What was scored before the blocks were taken is not scored again.
-  score_from = std::max(score_from, consumed > live.prompt_begin ? consumed + 1 : consumed);
-  drop_surplus(record);
-  live.base = record.executor_length;
+  if (record.attached == 0) drop_surplus(record);
   // The row before the first scored token is run again where only its KV is left.
-  if (score_from == consumed && live.base == consumed && consumed > 0) {
-    if (executor_.truncate(record.id, consumed - 1).ok()) {
-      set_executor_length(record, consumed - 1);
+  const Position before = record.position() - 1;
+  if (record.executor_length > before && score_start(record) == before + 1 && before >= 0) {
+    if (executor_.truncate(record.id, before).ok()) {
+      set_executor_length(record, before);
     } else {
       give_up_blocks(record);
     }
-    live.base = record.executor_length;
   }
+  if (record.executor_length == 0) attach(record);
+  consume_attached(record);
+  if (leader_of(record) == nullptr) find_leader(record);
+  if (SessionRecord* leader = leader_of(record)) {
+    let_wait_for(*leader, live.leader.end);
+    return;
+  }
+  const Position consumed = record.position();
+  live.base = live.fed_end = record.executor_length;
   std::vector<TokenId> tokens(record.context.begin() + live.base, record.context.end());
   if (consumed < live.prompt_end)
     tokens.insert(tokens.end(), live.prompt.begin() + (consumed - live.prompt_begin),
                   live.prompt.end());
   live.tokens = std::make_shared<const std::vector<TokenId>>(std::move(tokens));
-  const auto total = static_cast<int32_t>(live.tokens->size());
+  submit_prefill(record);
+}
+
+// Submits what was not of live.tokens, up to where the next follower waits.
+void EngineLoop::submit_prefill(SessionRecord& record) {
+  LiveGeneration& live = *record.live;
+  Position stop = live.tokens_end();
+  for (const SessionRecord* other : running_) {
+    const LiveGeneration::Leader& leader = other->live->leader;
+    if (leader.session == record.shared->key && leader.end > live.fed_end)
+      stop = std::min(stop, leader.end);
+  }
   const bool wants_output = live.max_new_tokens > 0;
+  const Position score_from = score_start(record);
   std::vector<Task> tasks;
-  for (int32_t offset = 0; offset < total;) {
+  while (live.fed_end < stop) {
     Task& task = tasks.emplace_back();
     task.id = TaskId{next_task_++};
     BatchInput& input = task.input;
     input.session = record.id;
     input.tokens = live.tokens;
-    input.offset = offset;
-    input.size = std::min(port_.options.prefill_chunk, total - offset);
+    input.offset = live.fed_end - live.base;
+    input.size = std::min(port_.options.prefill_chunk, stop - live.fed_end);
     input.position = live.base;
     input.score_from = score_from;
-    offset += input.size;
-    input.produce_output = wants_output && offset == total;
-    task.is_decode = total == 1 && live.base > 0 && wants_output;
+    live.fed_end += input.size;
+    input.produce_output = wants_output && live.fed_end == live.tokens_end();
+    task.is_decode = live.tokens->size() == 1 && live.base > 0 && wants_output;
   }
   CHORUS_CHECK(scheduler_->submit(tasks));
 }
@@ -287,6 +330,7 @@ void EngineLoop::preempt(SessionRecord& record) {
   drop_tasks(record);
   std::erase(running_, &record);
   live.is_running = false;
+  live.leader = {};
   ++live.preemptions;
   ++metrics_.preemptions;
   log(EngineEvent::Kind::kPreempted, record, 0);

@@ -79,7 +79,9 @@ SessionRecord* EngineLoop::find_live(uint64_t session, uint64_t generation) {
 void EngineLoop::handle(OpenCommand& command) {
   SessionRecord& record = sessions_[command.session->key];
   record.shared = std::move(command.session);
-  auto opened = executor_.open(command.options);
+  record.options = std::move(command.options);
+  record.options.indexed = record.options.indexed && port_.options.prefix_cache;
+  auto opened = executor_.open(record.options);
   if (opened.ok()) {
     record.id = *opened;
     by_id_[record.id] = &record;
@@ -110,6 +112,7 @@ void EngineLoop::handle(CloneCommand& command) {
     return;
   }
   record.id = *cloned;
+  record.options = source->options;
   by_id_[record.id] = &record;
   record.context.assign(source->context.begin(), source->context.begin() + command.upto);
   record.executor_length = shared;
@@ -207,6 +210,7 @@ void EngineLoop::handle(ResumeCommand& command) {
 
 void EngineLoop::set_executor_length(SessionRecord& record, Position length) {
   record.executor_length = length;
+  record.attached = 0;
   record.computed = std::max(record.computed, std::min(length, record.position()));
 }
 
@@ -232,6 +236,7 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
     std::erase(running_, &record);
   } else {
     std::erase(waiting_, &record);
+    if (record.attached > 0) drop_surplus(record);
   }
   if (!live.was_admitted) port_.queue.give_back();
   switch (reason) {
@@ -275,6 +280,7 @@ GenerationMetrics EngineLoop::metrics_of(const LiveGeneration& generation) const
   metrics.total_ms = ms_since(submitted, now);
   metrics.prompt_tokens = static_cast<int32_t>(generation.prompt.size());
   metrics.recomputed_tokens = generation.recomputed_tokens;
+  metrics.cached_tokens = generation.cached_tokens;
   metrics.preemptions = generation.preemptions;
   metrics.generated_tokens = generation.num_delivered;
   metrics.seed = generation.seed;

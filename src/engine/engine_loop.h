@@ -28,7 +28,15 @@ namespace chorus {
 // what the running ones still need for theirs; where blocks run out later, they are taken from idle
 // sessions (least recently used first), then from generations that wait for their reader, then from
 // running ones (lowest priority first, then newest). The first that runs is never a victim, so
-// there is always progress. Thread: engine.
+// there is always progress.
+//
+// A generation whose session holds nothing first takes what the prefix index has of its tokens.
+// Where a running one is about to compute more of them, it follows that one: it is admitted and has
+// no tasks until its leader has computed what they share, or has ended or lost its blocks. Leaders
+// stop there for a moment, so that followers find also the windows' blocks. A leader follows nobody
+// when it is chosen, so followers make no circles, and somebody has tasks as long as anybody
+// follows.
+// Thread: engine.
 class EngineLoop {
  public:
   // All references outlive it. `seed` keys the seeds of generations that bring none.
@@ -60,6 +68,7 @@ class EngineLoop {
 
   // Admission and preemption (engine_admission.cpp).
   void admit();
+  void admit_waiting();
   bool try_admit(SessionRecord& record);
   bool fits(const SessionRecord& record) const;
   int64_t growth(const KvCapacity::Group& group, const SessionRecord& record) const;
@@ -78,11 +87,23 @@ class EngineLoop {
   int64_t time_to_deadline() const;
   void begin(SessionRecord& record);
   void feed(SessionRecord& record);
+  void submit_prefill(SessionRecord& record);
   void submit_decode(SessionRecord& record);
+  Position score_start(const SessionRecord& record) const;
+
+  // Prefix reuse (engine_prefix.cpp).
+  void make_history(const SessionRecord& record);
+  void attach(SessionRecord& record);
+  void consume_attached(SessionRecord& record);
+  void find_leader(SessionRecord& record);
+  bool can_lead(const SessionRecord& other, const SessionRecord& record) const;
+  SessionRecord* leader_of(const SessionRecord& record);
+  void let_wait_for(SessionRecord& leader, Position end);
+  void resume_followers();
 
   // Saving (engine_saving.cpp).
   void drop_surplus(SessionRecord& record);
-  Result<SessionId> open_saved(const LoadCommand& command);
+  Result<SessionId> open_saved(const SessionOptions& options, const LoadCommand& command);
 
   void set_executor_length(SessionRecord& record, Position length);
   void publish_position(SessionRecord& record);
@@ -137,6 +158,7 @@ class EngineLoop {
   std::vector<Task> tasks_;
   std::vector<BatchInput> batch_;
   std::vector<SessionDemand> demands_;
+  std::vector<TokenId> history_;
   BatchOutput output_;
   std::vector<Delivery> deliveries_;
   std::vector<EngineEvent> events_;

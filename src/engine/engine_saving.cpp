@@ -70,10 +70,11 @@ void EngineLoop::handle(SaveCommand& command) {
 }
 
 // Opens the session with the saved KV, taking blocks from idle sessions, or else without.
-Result<SessionId> EngineLoop::open_saved(const LoadCommand& command) {
+Result<SessionId> EngineLoop::open_saved(const SessionOptions& options,
+                                         const LoadCommand& command) {
   while (command.with_kv && !command.saved->kv.empty()) {
     SpanSource source(command.saved->kv);
-    auto loaded = executor_.load(command.options, command.saved->tokens, source);
+    auto loaded = executor_.load(options, command.saved->tokens, source);
     if (loaded.ok()) {
       const Position length = executor_.length(*loaded).value();
       const bool fits =
@@ -88,13 +89,15 @@ Result<SessionId> EngineLoop::open_saved(const LoadCommand& command) {
     if (idle == nullptr) break;
     evict(*idle);
   }
-  return executor_.open(command.options);
+  return executor_.open(options);
 }
 
 void EngineLoop::handle(LoadCommand& command) {
   SessionRecord& record = sessions_[command.session->key];
   record.shared = std::move(command.session);
-  auto opened = open_saved(command);
+  record.options = command.options;
+  record.options.indexed = record.options.indexed && port_.options.prefix_cache;
+  auto opened = open_saved(record.options, command);
   if (!opened.ok()) {
     record.broken = opened.status();
     command.reply->set(std::move(opened));

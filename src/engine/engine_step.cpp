@@ -107,6 +107,10 @@ void EngineLoop::fit_to_pool() {
       tasks_.pop_back();
     } else if (!take_blocks(0)) {
       SessionRecord& record = *by_id_.at(tasks_[0].input.session);
+      // In a pool of its own a session goes on in a last block that only the index holds besides.
+      if (executor_.truncate(record.id, record.executor_length).ok() &&
+          executor_.can_admit(demands_))
+        return;
       const int32_t size = tasks_[0].input.size;
       tasks_.clear();
       fail(record, resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(size) +

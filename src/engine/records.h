@@ -14,12 +14,22 @@ namespace chorus {
 // The generation of a session that was submitted and has not ended. Its token vectors are shared
 // with the inputs made from it, its state with the handles.
 struct LiveGeneration {
+  // A running generation that computes the same tokens and is further on: this one waits until it
+  // has got to `end`, and then takes the KV of those from the prefix index.
+  struct Leader {
+    uint64_t session = 0;     // key; 0: there is none
+    uint64_t generation = 0;  // number
+    Position end = 0;         // a whole number of blocks
+  };
+
   std::shared_ptr<GenerationState> state;
   std::vector<TokenId> prompt;                         // the tokens given
   std::shared_ptr<const std::vector<TokenId>> tokens;  // what is fed before the next decode
   std::shared_ptr<std::vector<TokenId>> next_token;    // [1], the input of each decode
   Position base = 0;                                   // position of tokens[0]
-  Position prompt_begin = 0;                           // the context before it
+  Position fed_end = 0;                                // of what was submitted of them
+  Leader leader;
+  Position prompt_begin = 0;  // the context before it
   Position prompt_end = 0;
   int32_t max_new_tokens = 0;
   int32_t finish_at = 0;  // as asked for; 0: not
@@ -27,6 +37,7 @@ struct LiveGeneration {
   int32_t overtaken = 0;  // by generations behind it in the queue, since it came to its head
   int32_t preemptions = 0;
   int32_t recomputed_tokens = 0;
+  int32_t cached_tokens = 0;
   bool was_admitted = false;  // has had blocks, and holds no place in the queue
   bool is_running = false;    // has been given blocks; else it waits for them
   bool is_paused = false;     // waits for its reader
@@ -36,6 +47,10 @@ struct LiveGeneration {
   int64_t first_token_ns = 0;
   int64_t last_token_ns = 0;
   std::optional<int64_t> itl_ns;  // of the update that is being made
+
+  Position tokens_end() const {
+    return tokens == nullptr ? 0 : base + static_cast<Position>(tokens->size());
+  }
 };
 
 // The generation that ended last, until the session's next one: finish_at may still cut it.
@@ -48,12 +63,16 @@ struct EndedGeneration {
 struct SessionRecord {
   std::shared_ptr<SessionShared> shared;  // owners: this and the Session
   SessionId id{};
+  SessionOptions options;        // as the executor has them
   Status broken;                 // not ok: the executor has no such session
   std::vector<TokenId> context;  // what was given and delivered
   SamplingParams sampling;       // of the last generation that was admitted
   Position executor_length = 0;  // tokens whose KV the executor holds
-  Position computed = 0;         // of the context, tokens whose KV was ever computed
-  uint64_t last_used = 0;        // counts ends of generations, clones and rewinds
+  // Not 0: that many were taken from the prefix index, it holds no others, and they may be tokens
+  // of the prompt of the live generation that are not yet context.
+  Position attached = 0;
+  Position computed = 0;   // of the context, tokens whose KV was ever computed
+  uint64_t last_used = 0;  // counts ends of generations, clones and rewinds
   std::optional<LiveGeneration> live;
   EndedGeneration ended;
 

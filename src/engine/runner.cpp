@@ -51,6 +51,7 @@ Result<EffectiveOptions> derive(const RunnerOptions& options, const ExecutorInfo
       positive_or("max_unread_tokens", options.max_unread_tokens, kDefaultUnreadTokens));
   CHORUS_ASSIGN_OR_RETURN(effective.target_step_ms,
                           positive_or("target_step_ms", options.target_step_ms, kDefaultStepMs));
+  effective.prefix_cache = options.prefix_cache && info.has_prefix_index;
   effective.executor = info;
   return effective;
 }

@@ -46,6 +46,7 @@ struct GenerationMetrics {
   double total_ms = 0;  // from submission to the end, or to the last update
   LatencySummary itl;   // time between updates with tokens, time without blocks included
   int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, not computed, because the prefix index had them
   int32_t generated_tokens = 0;
   int32_t recomputed_tokens = 0;  // of the session's context, because its blocks had been taken
   int32_t preemptions = 0;        // times that it lost its blocks

@@ -13,6 +13,7 @@ struct RunnerMetrics {
   int64_t steps = 0;          // calls of execute
   int64_t aborted_steps = 0;  // of which failed as a whole; their inputs were run again, each alone
   int64_t prompt_tokens = 0;  // given tokens that were consumed
+  int64_t cached_tokens = 0;  // of which not computed, because the prefix index had them
   int64_t generated_tokens = 0;   // tokens that were delivered
   int64_t recomputed_tokens = 0;  // tokens whose KV was computed before and had been given up
   int64_t preemptions = 0;        // running generations whose blocks were taken, to resume later

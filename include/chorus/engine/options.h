@@ -28,6 +28,7 @@ struct RunnerOptions {
   int32_t target_step_ms = 0;
   // Told of everything that happens. Unset: nobody. Owners: the caller and the Runner.
   std::shared_ptr<EventLog> event_log = nullptr;
+  bool prefix_cache = true;  // sessions of one salt share the KV of equal prefixes
 };
 
 // The limits in force, none of them 0.
@@ -38,6 +39,7 @@ struct EffectiveOptions {
   int32_t max_queued_generations = 0;
   int32_t max_unread_tokens = 0;
   int32_t target_step_ms = 0;
+  bool prefix_cache = false;  // asked for, and the executor has one
   ExecutorInfo executor;
   KvCapacity capacity;  // of the executor's pools
 };
