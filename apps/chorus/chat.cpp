@@ -304,7 +304,7 @@ Status ChatVerb::generate(Turn& turn, ChatPrompt prompt, Console& console) {
   console.text("\n");
   take_answer(job, *text_, end_tokens_, turn);
   const int32_t recomputed = std::min(held, job.metrics().recomputed_tokens);
-  turn.counts.reused = held - recomputed;
+  turn.counts.reused = held - recomputed + job.metrics().cached_tokens;
   turn.counts.computed = static_cast<int32_t>(tokens.size()) - turn.counts.reused;
   turn.counts.generated = static_cast<int32_t>(job.generated_tokens());
   turn.counts.tokens_per_s = job.metrics().tpot_ms > 0 ? 1000 / job.metrics().tpot_ms : 0;
@@ -465,12 +465,12 @@ std::string ChatVerb::stats_text() const {
   int64_t blocks_used = 0;
   for (const GroupUsage& group : metrics.usage.groups) {
     blocks += group.blocks_total;
-    blocks_used += group.blocks_total - group.blocks_free;
+    blocks_used += group.blocks_total - group.blocks_free - group.blocks_cached;
   }
   std::snprintf(line, sizeof line,
                 "all branches: %lld prompt tokens computed, %lld recomputed, %lld generated, "
                 "%lld of %lld KV blocks\n",
-                static_cast<long long>(metrics.prompt_tokens),
+                static_cast<long long>(metrics.prompt_tokens - metrics.cached_tokens),
                 static_cast<long long>(metrics.recomputed_tokens),
                 static_cast<long long>(metrics.generated_tokens),
                 static_cast<long long>(blocks_used), static_cast<long long>(blocks));

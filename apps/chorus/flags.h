@@ -43,6 +43,7 @@ class EngineFlags {
   std::string kv_memory_, kv_blocks_, max_sessions_, max_batch_tokens_, prefill_chunk_,
       max_decode_sequences_, target_step_ms_;
   bool exact_ = false;
+  bool no_prefix_cache_ = false;
 };
 
 // What a generation is asked for, from flags or from a line of a prompts file.

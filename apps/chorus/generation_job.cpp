@@ -205,7 +205,7 @@ json::Value GenerationJob::metrics_json() const {
   metrics.set("tpot_ms", metrics_.tpot_ms);
   metrics.set("total_ms", metrics_.total_ms);
   metrics.set("itl_ms", latency_json(metrics_.itl));
-  metrics.set("cached_tokens", held_);
+  metrics.set("cached_tokens", held_ + metrics_.cached_tokens);
   metrics.set("preemptions", metrics_.preemptions);
   return metrics;
 }

@@ -112,6 +112,7 @@ json::Value engine_json(const EngineSettings& settings) {
   value.set("prefill_chunk", settings.prefill_chunk);
   value.set("max_decode_sequences", settings.max_decode_sequences);
   value.set("target_step_ms", settings.target_step_ms);
+  value.set("prefix_cache", settings.prefix_cache);
   return value;
 }
 

@@ -80,8 +80,10 @@ bool PromptJob::is_computed() const {
 // Requires: is_computed(), or nothing has started.
 Result<Session> PromptJob::session_for_next() {
   if (num_started_ == 0) {
-    return context_.base != nullptr ? context_.base->session.clone(shared_.base)
-                                    : context_.runner.open(SessionOptions());
+    if (context_.base != nullptr) return context_.base->session.clone(shared_.base);
+    SessionOptions options;
+    options.salt = shared_.prompt.cache_salt;
+    return context_.runner.open(options);
   }
   // One token is left to run, for its logits.
   const Position held = shared_.base + static_cast<Position>(shared_.tokens.size()) - 1;

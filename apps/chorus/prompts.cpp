@@ -121,10 +121,12 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
     prompt.priority = static_cast<int32_t>(priority);
   } else if (name == "deadline_ms") {
     CHORUS_ASSIGN_OR_RETURN(prompt.deadline_ms, value.to_integer(name, 0, kMaxDeadlineMs));
+  } else if (name == "cache_salt") {
+    CHORUS_ASSIGN_OR_RETURN(prompt.cache_salt, value.to_text(name));
   } else {
     static const std::vector<std::string> kNames = {
-        "id",    "prompt", "messages", "max_tokens", "temperature", "top_k",      "top_p",
-        "min_p", "seed",   "stop",     "ignore_eos", "priority",    "deadline_ms"};
+        "id",    "prompt", "messages", "max_tokens", "temperature", "top_k",       "top_p",
+        "min_p", "seed",   "stop",     "ignore_eos", "priority",    "deadline_ms", "cache_salt"};
     return invalid_argument(name, "unknown member" + suggestion(name, kNames));
   }
   return Status();

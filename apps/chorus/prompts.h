@@ -26,6 +26,7 @@ struct Prompt {
   GenerationSettings settings;
   int32_t priority = 0;                // higher first
   std::optional<int64_t> deadline_ms;  // from submission
+  std::string cache_salt;              // KV is shared only with prompts of the same
 };
 
 struct PromptSources {

@@ -432,7 +432,8 @@ json::Value RunVerb::summary() const {
   value.set("version", version_json());
   value.set("wall_s", wall_s_);
   value.set("prompt_tokens", prompt_tokens);
-  value.set("computed_prompt_tokens", metrics.prompt_tokens);
+  value.set("computed_prompt_tokens", metrics.prompt_tokens - metrics.cached_tokens);
+  value.set("cached_tokens", metrics.cached_tokens);
   value.set("generated_tokens", generated_tokens);
   value.set("steps", metrics.steps);
   value.set("forwards", forwards_json(metrics.usage));

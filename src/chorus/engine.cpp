@@ -166,9 +166,11 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   runner.max_batch_tokens = settings.max_batch_tokens;
   runner.max_decode_sequences = settings.max_decode_sequences;
   runner.target_step_ms = options.target_step_ms;
+  runner.prefix_cache = options.prefix_cache;
   runner.prefill_chunk = settings.prefill_chunk;
   CHORUS_ASSIGN_OR_RETURN(engine->runner_, Runner::create(std::move(executor), runner, clock));
   engine->settings_.target_step_ms = engine->runner_->effective().target_step_ms;
+  engine->settings_.prefix_cache = engine->runner_->effective().prefix_cache;
   return engine;
 }
 

@@ -36,6 +36,7 @@ struct EngineOptions {
   int32_t prefill_chunk = 0;         // default: 512
   int32_t max_decode_sequences = 0;  // default: 32
   int32_t target_step_ms = 0;        // default: 100
+  bool prefix_cache = true;          // equal prefixes of prompts share their KV
 };
 
 // What the options came to: every value an engine runs with.
@@ -53,6 +54,7 @@ struct EngineSettings {
   int32_t prefill_chunk = 0;
   int32_t max_decode_sequences = 0;
   int32_t target_step_ms = 0;
+  bool prefix_cache = false;
 };
 
 // Owns the whole chain: Runner, ModuleExecutor, CPU module. Thread: any (the Runner's contract).

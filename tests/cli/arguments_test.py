@@ -19,6 +19,7 @@ ENGINE = [
     "--kv-memory",
     "--kv-blocks",
     "--block-size",
+    "--no-prefix-cache",
 ]
 SAMPLING = [
     "--temperature",
@@ -60,7 +61,7 @@ FLAGS = {
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
 }
 # Flags of the contract that this version does not have: (flag, value or nothing).
-ABSENT_ENGINE = [("--kv-layout", "paged"), ("--no-prefix-cache",)]
+ABSENT_ENGINE = [("--kv-layout", "paged")]
 ABSENT = {
     "run": ABSENT_ENGINE,
     "chat": ABSENT_ENGINE,

@@ -101,6 +101,35 @@ class SchemaTest(CliTest):
         self.assertEqual(("f32", "f32"), (engine["activations"], engine["kv_type"]))
         for name in set(given) - {"kv_blocks"}:
             self.assertIsInstance(engine[name], int)
+        self.assertIs(True, engine["prefix_cache"])
+
+    def test_equal_prefixes_are_computed_once(self):
+        rng = random.Random(support.seed())
+        stem = random_ids(rng, TIED, 160)
+        rows = [stem + random_ids(rng, TIED, 8) for _ in range(4)]
+        words = ["--max-tokens", "5", "--temperature", "1", "--seed", "3", "--logprobs", "2"]
+        warm = self.run_ids(TIED, rows, *words)
+        cold = self.run_ids(TIED, rows, *words, "--no-prefix-cache")
+        self.assertIs(False, cold.summary()["engine"]["prefix_cache"])
+        self.assertEqual(0, cold.summary()["cached_tokens"])
+        self.assertEqual(4 * 168, cold.summary()["computed_prompt_tokens"])
+        # Wherever the others arrive, they wait for the first or find what it has computed.
+        self.assertEqual(3 * 160, warm.summary()["cached_tokens"])
+        self.assertEqual(160 + 4 * 8, warm.summary()["computed_prompt_tokens"])
+        self.assertEqual([bits(r) for r in cold.results()], [bits(r) for r in warm.results()])
+        found = [r["metrics"]["cached_tokens"] for r in warm.results()]
+        self.assertEqual([0, 160, 160, 160], found)
+
+    def test_a_salt_keeps_prompts_apart(self):
+        text = "The quick brown fox jumps over the lazy dog. " * 4
+        lines = [{"prompt": text, "cache_salt": salt} for salt in ("a", "b", "a")]
+        prompts = "\n".join(json.dumps(line) for line in lines).encode()
+        words = ["--prompts", "-", "--max-tokens", "3", "--no-batch"]
+        results = self.run_json(TIED, *words, stdin=prompts).results()
+        cached = [r["metrics"]["cached_tokens"] for r in results]
+        self.assertEqual([0, 0], cached[:2])
+        self.assertGreater(cached[2], 0)
+        self.assertEqual(*[bits(r)[0] for r in (results[0], results[2])])
 
     def test_latencies_are_those_of_the_tokens(self):
         done = self.run_json(TIED, "Hello", GREEK, "--max-tokens", "9", "--ignore-eos")
