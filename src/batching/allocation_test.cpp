@@ -74,5 +74,44 @@ TEST(Allocation, AWarmStepMakesNone) {
   EXPECT_EQ(num_allocations, before);
 }
 
+// Forks of one prefix decode: the step says what they share.
+TEST(Allocation, AWarmStepOfForksMakesNone) {
+  FakeModuleOptions options;
+  options.groups = {{{0}, 200}, {{24}, 200}};
+  FakeModule module(options);
+  const auto executor = PlainExecutor::create(module);
+  const SessionId base = *executor->open({});
+  const auto tokens = std::make_shared<std::vector<TokenId>>(120, 3);
+  BatchOutput output;
+  BatchInput prefix;
+  prefix.session = base;
+  prefix.tokens = tokens;
+  prefix.size = 50;
+  ASSERT_TRUE(executor->execute({&prefix, 1}, output).ok());
+  long before = 0;
+  for (int round = 0; round < 2; ++round) {
+    std::vector<BatchInput> batch;
+    for (int i = 0; i < 8; ++i) {
+      BatchInput input;
+      input.session = *executor->clone(base, 50);
+      input.tokens = tokens;
+      input.size = 1;
+      batch.push_back(input);
+    }
+    before = num_allocations;
+    for (Position position = 50; position < 100; ++position) {
+      for (BatchInput& input : batch) input.offset = position;
+      ASSERT_TRUE(executor->execute(batch, output).ok());
+      ASSERT_TRUE(output.inputs[0].status.ok() && output.inputs[7].status.ok());
+    }
+    if (round == 0) {
+      EXPECT_GT(num_allocations, before);
+    } else {
+      EXPECT_EQ(num_allocations, before);
+    }
+    for (const BatchInput& input : batch) executor->close(input.session);
+  }
+}
+
 }  // namespace
 }  // namespace chorus

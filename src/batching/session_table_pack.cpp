@@ -216,7 +216,8 @@ void SessionTable::lay_out(std::span<const BatchInput> batch, PackedStep& packed
   step.positions.clear();
   step.cells.clear();
   step.copies.clear();
-  step.shared_runs.clear();
+  step.order.clear();
+  step.shared.clear();
   packed.wanted.clear();
   packed.specs.clear();
   for (const PackedStep::Session& entry : packed.sessions) {
@@ -224,6 +225,8 @@ void SessionTable::lay_out(std::span<const BatchInput> batch, PackedStep& packed
   }
   if (!packed.demands.empty()) {
     step.copies.assign(packed.plan.copies().begin(), packed.plan.copies().end());
+    step.order = packed.plan.shared().order;
+    step.shared = packed.plan.shared().ranges;
   }
   packed.results.assign(packed.specs.size(), {});
   packed.not_finite.assign(step.tokens.size(), 0);

@@ -112,8 +112,37 @@ void FakeModule::check_step(const Step& step) const {
   }
 }
 
+// That the blocks said to be shared are: committed before the step, and the same in both tables.
+void FakeModule::check_shared(const Step& step) const {
+  const size_t num_groups = cells_.size();
+  CHORUS_CHECK(step.order.empty() || step.order.size() == step.sequences.size());
+  CHORUS_CHECK_EQ(step.shared.size(), step.order.size() * num_groups);
+  for (size_t i = 0; i < step.order.size(); ++i) {
+    CHORUS_CHECK_EQ(std::count(step.order.begin(), step.order.end(), static_cast<int32_t>(i)), 1);
+    for (size_t group = 0; group < num_groups; ++group) {
+      const SharedRange& range = step.shared[i * num_groups + group];
+      if (range.is_empty()) continue;
+      CHORUS_CHECK_GT(i, size_t{0});
+      CHORUS_CHECK_EQ(range.end % options_.block_size, 0);
+      const auto checked_block = [&](int32_t sequence, Position position) {
+        const BlockTable& table = step.table(sequence, static_cast<int32_t>(group));
+        CHORUS_CHECK_LE(table.first_position, range.begin);
+        CHORUS_CHECK_LE(range.end, step.sequences[static_cast<size_t>(sequence)].start);
+        const auto block = static_cast<size_t>(position / options_.block_size - table.first_block);
+        CHORUS_CHECK_LT(block, table.blocks.size());
+        return table.blocks[block];
+      };
+      for (Position position = range.begin; position < range.end; position += options_.block_size) {
+        CHORUS_CHECK_EQ(checked_block(step.order[i - 1], position),
+                        checked_block(step.order[i], position));
+      }
+    }
+  }
+}
+
 Status FakeModule::begin(const Step& step) {
   check_step(step);
+  check_shared(step);
   step_ = &step;
   next_row_ = 0;
   kept_.clear();

@@ -89,6 +89,7 @@ class FakeModule final : public Module {
   Cell& cell(int32_t group, CellId id);
   const Cell& cell(int32_t group, CellId id) const;
   void check_step(const Step& step) const;
+  void check_shared(const Step& step) const;
   void check_slice(const MethodInfo& method, const Slice& slice) const;
   Row attend(int32_t row);
   void write_row(int32_t row, const Row& value);

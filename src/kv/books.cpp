@@ -9,12 +9,6 @@
 
 namespace chorus {
 
-BlockTable KvPlan::table(int32_t demand, int32_t group) const {
-  const Part& range = part(demand, group);
-  return {range.first_position, range.first_block,
-          std::span(blocks_).subspan(range.begin, static_cast<size_t>(range.num_blocks))};
-}
-
 CellId KvPlan::cell(int32_t demand, int32_t group, Position position) const {
   CHORUS_DCHECK(position >= demands_[static_cast<size_t>(demand)].start);
   const Part& range = part(demand, group);
@@ -67,8 +61,9 @@ std::vector<WindowPolicy> policies_of(const KvOptions& options) {
 
 KvBooks::KvBooks(const KvOptions& options)
     : options_(options),
+      policies_(policies_of(options)),
       pools_(make_pools(options)),
-      index_(options.block_size, policies_of(options), pools_),
+      index_(options.block_size, policies_, pools_),
       peaks_(options.groups.size(), 0) {}
 
 const KvSequence& KvBooks::find(SequenceId sequence) const {
@@ -323,6 +318,13 @@ bool KvBooks::plan(std::span<const KvDemand> demands, KvPlan& plan) {
       plan_part(*plan.sequences_.back(), demand, group, plan);
     }
   }
+  plan.tables_.clear();
+  for (const KvPlan::Part& part : plan.parts_) {
+    plan.tables_.push_back({part.first_position, part.first_block,
+                            std::span<const BlockId>(plan.blocks_)
+                                .subspan(part.begin, static_cast<size_t>(part.num_blocks))});
+  }
+  find_shared_blocks(plan.tables_, policies_, options_.block_size, plan.shared_);
   return true;
 }
 

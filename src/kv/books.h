@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_index.h"
+#include "kv/shared_blocks.h"
 #include "kv/types.h"
 
 namespace chorus {
@@ -87,11 +88,17 @@ class KvPlan {
 
   // The blocks that hold positions [first_position, start + count) of a demand's sequence during
   // the step. Whatever its rows may see is there.
-  BlockTable table(int32_t demand, int32_t group) const;
+  const BlockTable& table(int32_t demand, int32_t group) const {
+    return tables_[static_cast<size_t>(demand) * new_blocks_.size() + static_cast<size_t>(group)];
+  }
+  std::span<const BlockTable> tables() const { return tables_; }  // [num_demands, num_groups]
   // Where a position is written. Requires: start <= position < start + count.
   CellId cell(int32_t demand, int32_t group, Position position) const;
   // To be made before the first row is written. No copy reads what another one writes.
   std::span<const CellCopy> copies() const { return copies_; }
+  // Which demands' tables name the same blocks. They hold positions before the starts of all their
+  // demands only: what a step writes is its sequence's own.
+  const SharedBlocks& shared() const { return shared_; }
 
  private:
   friend class KvBooks;
@@ -113,6 +120,8 @@ class KvPlan {
   std::vector<KvSequence*> sequences_;  // [num_demands]
   std::vector<Part> parts_;             // [num_demands, num_groups]
   std::vector<BlockId> blocks_;
+  std::vector<BlockTable> tables_;  // over blocks_
+  SharedBlocks shared_;
   std::vector<CellCopy> copies_;
   std::vector<int32_t> new_blocks_;  // [num_groups] taken from the front of the free list
   std::vector<SequenceId> sorted_;   // scratch of the check for duplicates
@@ -261,9 +270,10 @@ class KvBooks {
   void note_peak(int32_t group, int32_t extra_blocks);
 
   KvOptions options_;
-  std::vector<BlockPool> pools_;  // [num_groups]
-  PrefixIndex index_;             // over pools_, which does not move
-  std::vector<int32_t> peaks_;    // [num_groups]
+  std::vector<WindowPolicy> policies_;  // [num_groups]
+  std::vector<BlockPool> pools_;        // [num_groups]
+  PrefixIndex index_;                   // over pools_, which does not move
+  std::vector<int32_t> peaks_;          // [num_groups]
   std::unordered_map<SequenceId, std::unique_ptr<KvSequence>> sequences_;
   uint64_t next_sequence_ = 1;
   uint64_t version_ = 0;  // counts changes, so that a stale plan is found out

@@ -51,14 +51,6 @@ struct ModuleInfo {
   KvFormat kv_format;
 };
 
-// A run of blocks at the front of several sequences' tables, so that it can be read once for all.
-struct SharedRun {
-  int32_t group = 0;
-  Position begin = 0;  // positions [begin, end)
-  Position end = 0;
-  std::vector<int32_t> sequences;  // indices into Step::sequences, ascending
-};
-
 // The rows of one sequence in a step: positions [start, start + row_count).
 struct StepSequence {
   int32_t row_begin = 0;  // rows of a sequence are consecutive
@@ -69,6 +61,10 @@ struct StepSequence {
 // One packed step. Rows are grouped by sequence, positions ascending within one. A table reaches
 // from the first position that any row of its sequence sees, or an earlier one, to the last row's.
 // Shapes: tables [num_sequences, num_groups], cells [num_rows, num_groups], row-major.
+//
+// Sequences that share blocks are neighbours in `order`. The range that one shares with its
+// neighbour before it ends at or before the start of both, so a backend may read the cells there
+// once for both. It is a hint: without it, or without heeding it, every result has the same bits.
 struct Step {
   int32_t num_groups = 0;
   std::vector<StepSequence> sequences;
@@ -78,7 +74,8 @@ struct Step {
   std::vector<Position> positions;    // [num_rows]
   std::vector<CellId> cells;          // where the row's K and V go; kNoCell for a padded row
   std::vector<CellCopy> copies;       // to make before the first slice
-  std::vector<SharedRun> shared_runs;
+  std::vector<int32_t> order;         // [num_sequences] a permutation; empty: nothing is shared
+  std::vector<SharedRange> shared;    // [order, num_groups] with the one before; the first's: empty
 
   int32_t num_rows() const { return static_cast<int32_t>(tokens.size()); }
   const BlockTable& table(int32_t sequence, int32_t group) const {

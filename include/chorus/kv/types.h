@@ -42,6 +42,15 @@ struct BlockTable {
   std::span<const BlockId> blocks;  // in order of position; memory of whoever made the table
 };
 
+// Positions [begin, end) of a layer group whose KV two sequences hold in the same cells. It ends at
+// the end of a block.
+struct SharedRange {
+  Position begin = 0;
+  Position end = 0;
+  bool is_empty() const { return begin >= end; }
+  friend bool operator==(const SharedRange&, const SharedRange&) = default;
+};
+
 // Whether a block size is one that backends offer: 1, 16, 32 or 64 cells.
 constexpr bool is_block_size(int32_t cells) {
   return cells == 1 || cells == 16 || cells == 32 || cells == 64;
