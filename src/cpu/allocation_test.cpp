@@ -74,5 +74,41 @@ TEST(CpuModule, AWarmStepAllocatesNothing) {
   EXPECT_GT(before, 0);
 }
 
+// Two sequences whose first 256 positions lie in the same blocks decode, then one of them alone.
+TEST(CpuModule, AWarmStepWithASharedPrefixAllocatesNothing) {
+  TinyOptions tiny;
+  const auto program = std::make_shared<const Program>(tiny_program(tiny));
+  auto created = CpuModule::create(program, {.threads = 1, .num_blocks = {18}});
+  ASSERT_TRUE(created.ok());
+  Module& module = **created;
+  std::vector<BlockId> blocks[2];
+  for (BlockId block = 0; block < 16; ++block) {
+    blocks[0].push_back(block);
+    blocks[1].push_back(block);
+  }
+  blocks[0].push_back(16);
+  blocks[1].push_back(17);
+  Step step;
+  step.num_groups = 1;
+  for (int32_t i = 0; i < 2; ++i) {
+    step.sequences.push_back({i, 1, 256});
+    step.tables.push_back({0, 0, blocks[i]});
+    step.tokens.push_back(i);
+    step.row_sequence.push_back(i);
+    step.positions.push_back(256);
+    step.cells.push_back((16 + i) * 16);
+  }
+  step.order = {0, 1};
+  step.shared = {{}, {0, 256}};
+  std::vector<uint8_t> not_finite(2);
+  int64_t before = 0;
+  for (int run = 0; run < 3; ++run) {
+    if (run == 1) before = allocations;
+    ASSERT_TRUE(module.begin(step).ok());
+    ASSERT_TRUE(module.run(0, {0, 2, {}}, not_finite).ok());
+  }
+  EXPECT_EQ(allocations - before, 0);
+}
+
 }  // namespace
 }  // namespace chorus::cpu

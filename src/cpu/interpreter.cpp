@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cpu/attention_tiles.h"
 #include "cpu/float_mode.h"
 
 namespace chorus::cpu {
@@ -73,8 +72,24 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
   for (const KvLayer& layer : program.graph().kv_layers) {
     scratch_bytes_ = std::max(scratch_bytes_, attention_scratch_bytes(layer.head_dim));
   }
+  make_tiles(body_rows);
   scratch_bytes_ = (scratch_bytes_ + 127) / 128 * 128;
   scratch_ = AlignedBuffer(scratch_bytes_ * static_cast<size_t>(pool.num_threads()));
+}
+
+// One list of tiles for all layers whose tiles are the same.
+void Interpreter::make_tiles(int32_t body_rows) {
+  for (Instruction& instruction : plan_.body.instructions) {
+    const Op& op = *instruction.op;
+    if (op.kind != OpKind::kUpdateAndAttend) continue;
+    const int32_t group = kv_.layer(op.layer).group;
+    const TileShape shape{group, op.num_kv_heads, op.num_heads / op.num_kv_heads,
+                          program_.graph().groups[static_cast<size_t>(group)].policy.window};
+    const auto same = [&](const AttentionTiles& tiles) { return tiles.shape() == shape; };
+    const auto found = std::find_if(tiles_.begin(), tiles_.end(), same);
+    instruction.tiles = static_cast<size_t>(found - tiles_.begin());
+    if (found == tiles_.end()) tiles_.emplace_back(shape, body_rows);
+  }
 }
 
 const float* Interpreter::logits(int32_t i) const {
@@ -97,6 +112,9 @@ void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_k
   work.step = &step;
   work.first_row = slice.row_begin;
   work.not_finite = not_finite.data() + slice.row_begin;
+  for (AttentionTiles& tiles : tiles_) {
+    tiles.cut(step, slice.row_begin, slice.row_begin + slice.row_count, pool_.num_threads());
+  }
   float* kept = floats(kept_) + int64_t{first_kept} * plan_.selected.width;
   pool_.run([&](int thread) {
     const FloatMode mode;
@@ -318,36 +336,39 @@ void Interpreter::attend(const Instruction& instruction, const Work& work, const
   const Op& op = *instruction.op;
   const Step& step = *work.step;
   const KvMemory::Layer& layer = kv_.layer(op.layer);
-  const int32_t heads = op.num_heads / op.num_kv_heads;
-  const int32_t window = program_.graph().groups[static_cast<size_t>(layer.group)].policy.window;
   AttentionQuery queries[kMaxTileQueries];
+  AttentionPart parts[kMaxTileQueries];
   AttentionArgs args;
   args.queries = queries;
+  args.parts = parts;
   args.layout = layer.layout;
   args.scale = op.scale;
   args.softcap = op.softcap;
   args.scratch = scratch_.bytes().data() + scratch_bytes_ * static_cast<size_t>(share.thread);
-  const auto run_tile = [&](int32_t kv_head, const AttentionTile& tile) {
-    args.num_queries = 0;
-    for (int32_t i = 0; i < tile.row_count; ++i) {
-      const int32_t row = tile.row_begin - work.first_row + i;
-      const Position position = step.positions[static_cast<size_t>(tile.row_begin + i)];
+  const AttentionTiles& tiles = tiles_[instruction.tiles];
+  const auto add_queries = [&](int32_t kv_head, const AttentionTile& tile, const TilePart& part) {
+    for (int32_t i = 0; i < part.row_count; ++i) {
+      const int32_t row = part.row_begin - work.first_row + i;
+      const Position position = step.positions[static_cast<size_t>(part.row_begin + i)];
       for (int32_t head = 0; head < tile.head_count; ++head) {
-        const int32_t column = (kv_head * heads + tile.head_begin + head) * op.head_dim;
+        const int32_t column =
+            (kv_head * tiles.shape().heads + tile.head_begin + head) * op.head_dim;
         queries[args.num_queries++] = {at(work.arena, instruction.inputs[0], row) + column,
                                        at(work.arena, instruction.output, row) + column,
-                                       first_visible(position, window), position};
+                                       first_visible(position, tiles.shape().window), position};
       }
     }
-    const BlockTable& table = step.table(tile.sequence, layer.group);
+    const BlockTable& table = step.table(part.sequence, layer.group);
+    parts[args.num_parts++] = {part.row_count * tile.head_count, table.blocks.data(),
+                               table.first_block, part.shared.begin, part.shared.end};
+  };
+  tiles.for_tasks(pool_.num_threads(), share.thread, [&](int32_t kv_head, const auto& tile) {
+    args.num_queries = args.num_parts = 0;
+    for (const TilePart& part : tiles.parts(tile)) add_queries(kv_head, tile, part);
     args.k = layer.k + kv_head * layer.layout.head_bytes;
     args.v = layer.v + kv_head * layer.layout.head_bytes;
-    args.blocks = table.blocks.data();
-    args.first_block = table.first_block;
     kernels_.attention[kv_.type_index()](args);
-  };
-  for_attention_tasks(step, work.first_row, work.first_row + work.rows, layer.group,
-                      op.num_kv_heads, heads, window, pool_.num_threads(), share.thread, run_tile);
+  });
 }
 
 }  // namespace chorus::cpu

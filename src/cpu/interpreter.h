@@ -8,6 +8,7 @@
 
 #include "base/aligned_buffer.h"
 #include "base/thread_pool.h"
+#include "cpu/attention_tiles.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kv_memory.h"
 #include "cpu/plan.h"
@@ -58,6 +59,7 @@ class Interpreter {
     int32_t rows = 0;
   };
 
+  void make_tiles(int32_t body_rows);
   Share share_rows(int32_t rows, int thread) const;
   void run_stage(const Stage& stage, const Work& work, const Share& share);
   void run_row_wise(const Instruction& instruction, const Work& work, const Share& share);
@@ -70,7 +72,7 @@ class Interpreter {
   void compute_angles(const Work& work, const Share& share);
 
   const Program& program_;
-  const Plan plan_;
+  Plan plan_;
   const Kernels& kernels_;
   KvMemory& kv_;
   ThreadPool& pool_;
@@ -86,6 +88,7 @@ class Interpreter {
     AlignedBuffer angles;  // f32 [body_rows, dims], of the slice at work
   };
   std::vector<Rope> ropes_;
+  std::vector<AttentionTiles> tiles_;  // by Instruction::tiles; of the slice at work
 };
 
 }  // namespace chorus::cpu

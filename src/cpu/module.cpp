@@ -135,6 +135,7 @@ Status CpuModule::begin(const Step& step) {
     }
   }
   CHORUS_RETURN_IF_ERROR(check_tables(step));
+  CHORUS_RETURN_IF_ERROR(check_shared(step));
   for (const CellCopy& copy : step.copies) CHORUS_RETURN_IF_ERROR(kv_.copy_cells(copy));
   step_ = &step;
   next_row_ = 0;
@@ -157,6 +158,38 @@ Status CpuModule::check_tables(const Step& step) const {
                               "expected positions from " + std::to_string(first) +
                                   " on, found those from " + std::to_string(table.first_position) +
                                   " to " + std::to_string(end));
+    }
+  }
+  return Status();
+}
+
+// That a range lies in both tables and before what either sequence writes. Whose blocks it names is
+// taken on trust, like the tables.
+Status CpuModule::check_shared(const Step& step) const {
+  const size_t groups = info_.groups.size();
+  const auto count = std::ssize(step.sequences);
+  if ((!step.order.empty() && step.order.size() != step.sequences.size()) ||
+      step.shared.size() != step.order.size() * groups) {
+    return invalid_argument("step.order", "expected every sequence, and its ranges, or nothing");
+  }
+  for (const int32_t sequence : step.order) {
+    if (sequence < 0 || sequence >= count) {
+      return invalid_argument("step.order", expected("sequences of the step", sequence));
+    }
+  }
+  for (size_t i = 0; i < step.shared.size(); ++i) {
+    const SharedRange& range = step.shared[i];
+    if (range.is_empty()) continue;
+    for (size_t j : {i - groups, i}) {
+      const bool is_first = i < groups;
+      const int32_t sequence = is_first ? 0 : step.order[j / groups];
+      const Position first = step.table(sequence, static_cast<int32_t>(i % groups)).first_position;
+      if (!is_first && range.begin >= first &&
+          range.end <= step.sequences[static_cast<size_t>(sequence)].start) {
+        continue;
+      }
+      return invalid_argument("step.shared[" + std::to_string(i) + "]",
+                              "expected positions that two sequences hold before the step");
     }
   }
   return Status();

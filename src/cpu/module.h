@@ -84,6 +84,7 @@ class CpuModule final : public Module {
   };
 
   Status check_tables(const Step& step) const;
+  Status check_shared(const Step& step) const;
   Status check_spec(const RowSpec& spec) const;
   void reduce(const RowSpec& spec, const float* logits, RowResult& result,
               Likeliest& likeliest) const;

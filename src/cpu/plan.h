@@ -44,6 +44,7 @@ struct Instruction {
   std::vector<LinearPart> parts;       // linear
   bool quantize = false;               // linear: which preparations its parts need
   bool prepare_f32 = false;
+  size_t tiles = 0;  // update_and_attend: whose tiles it uses, for the interpreter to say
 };
 
 // A run of instructions over one arena.

@@ -80,13 +80,15 @@ class Cache {
         }
       }
       const int32_t first_block = first_ / case_.block_size;
+      const AttentionPart part{static_cast<int32_t>(queries.size()), table_.data() + first_block,
+                               first_block};
       AttentionArgs args{queries.data(),
-                         static_cast<int32_t>(queries.size()),
+                         part.num_queries,
+                         &part,
+                         1,
                          layout_,
                          k_.data() + layout_.head_bytes,
                          v_.data() + layout_.head_bytes,
-                         table_.data() + first_block,
-                         first_block,
                          scale(),
                          case_.softcap,
                          static_cast<std::byte*>(aligned)};

@@ -182,17 +182,29 @@ struct AttentionQuery {
   int32_t last = 0;
 };
 
-// Attention of a tile of queries that share one KV head of one sequence. Numerics:
-// docs/decisions/0001-attention-numerics.md. The ranges of the queries together are one range,
-// whose positions all lie in `blocks`; cells outside of it are not read into any sum.
+// The queries of one sequence in a tile. Their ranges together are one range, whose positions all
+// lie in `blocks`.
+struct AttentionPart {
+  int32_t num_queries = 0;          // behind those of the part before
+  const int32_t* blocks = nullptr;  // block of position p: blocks[p / block_size - first_block]
+  int32_t first_block = 0;
+  // Whole chunks [begin, end) that this part and the one before hold in the same blocks and at
+  // which queries of either end no earlier; each is read once for both. Equal: none.
+  int32_t shared_begin = 0;
+  int32_t shared_end = 0;
+};
+
+// Attention of a tile of queries that share one KV head, of one sequence or several. Numerics:
+// docs/decisions/0001-attention-numerics.md. Cells that no query of a part sees are not read into
+// any sum; how queries are joined to parts and tiles changes no bit.
 struct AttentionArgs {
   const AttentionQuery* queries = nullptr;
   int32_t num_queries = 0;  // 1 to kMaxTileQueries
+  const AttentionPart* parts = nullptr;
+  int32_t num_parts = 0;
   KvLayout layout;
   const std::byte* k = nullptr;  // of the layer and head
   const std::byte* v = nullptr;
-  const int32_t* blocks = nullptr;  // block of position p: blocks[p / block_size - first_block]
-  int32_t first_block = 0;
   float scale = 0.0f;
   float softcap = 0.0f;          // 0: none
   std::byte* scratch = nullptr;  // attention_scratch_bytes(head_dim)

@@ -257,13 +257,15 @@ AttentionResult attend(const Kernels& kernels, int type, uint64_t seed) {
   void* aligned = scratch.data();
   size_t space = scratch.size();
   std::align(64, scratch.size() - 64, aligned, space);
+  const AttentionPart part{queries, table.data()};
   AttentionArgs args;
+  args.parts = &part;
+  args.num_parts = 1;
   args.queries = tile.data();
   args.num_queries = queries;
   args.layout = layout;
   args.k = store.k_arena;
   args.v = store.v_arena;
-  args.blocks = table.data();
   args.scale = 0.125f;
   args.softcap = seed % 5 == 0 ? 20.0f : 0.0f;
   args.scratch = static_cast<std::byte*>(aligned);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "kv/shared_blocks.h"
 
 namespace chorus::cpu {
 
@@ -100,6 +101,15 @@ CellId StepDriver::cell(int32_t sequence, int32_t group, Position position) cons
          position % size;
 }
 
+void StepDriver::tell_shared(Step& step) const {
+  std::vector<WindowPolicy> policies;
+  for (const LayerGroupInfo& group : module_.info().groups) policies.push_back(group.policy);
+  SharedBlocks shared;
+  find_shared_blocks(step.tables, policies, module_.info().block_size, shared);
+  step.order = shared.order;
+  step.shared = shared.ranges;
+}
+
 void StepDriver::step(std::span<const Part> parts, int32_t slice_rows) {
   const int32_t size = module_.info().block_size;
   Step step;
@@ -125,6 +135,7 @@ void StepDriver::step(std::span<const Part> parts, int32_t slice_rows) {
       }
     }
   }
+  if (tells_shared_) tell_shared(step);
   CHORUS_CHECK(module_.begin(step).ok());
   const int32_t rows = step.num_rows();
   std::vector<uint8_t> not_finite(static_cast<size_t>(rows));

@@ -44,6 +44,8 @@ class StepDriver {
   // A new sequence with the same state: whole blocks are shared, the partial one is copied by the
   // next step. Its history to come is `tokens`.
   int32_t clone(int32_t source, std::vector<TokenId> tokens);
+  // Whether steps say which blocks sequences share.
+  void tell_shared(bool tell) { tells_shared_ = tell; }
   Sequence& sequence(int32_t i) { return sequences_[static_cast<size_t>(i)]; }
 
   // Runs a packed step in slices of at most `slice_rows`.
@@ -54,6 +56,7 @@ class StepDriver {
   CellId cell(int32_t sequence, int32_t group, Position position) const;
 
  private:
+  void tell_shared(Step& step) const;
   void take_blocks(Sequence& sequence, Position length);
   void evict(Sequence& sequence);
   void poison(int32_t group, BlockId block);
@@ -64,6 +67,7 @@ class StepDriver {
   std::vector<Sequence> sequences_;
   std::vector<std::vector<BlockId>> free_;  // per group
   std::vector<CellCopy> copies_;
+  bool tells_shared_ = true;
 };
 
 }  // namespace chorus::cpu
