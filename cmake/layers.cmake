@@ -2,7 +2,8 @@
 
 include_guard(GLOBAL)
 
-set(CHORUS_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor)
+set(CHORUS_WARNINGS -Wall -Wextra -Wshadow -Wconversion
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 # g++ 12 reports these two falsely inside its own std::string and std::vector at -O2 and above
 # (GCC bugs 105329 and 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -52,6 +53,7 @@ function(chorus_layer)
     BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${public})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include/chorus)
   set_property(GLOBAL APPEND PROPERTY CHORUS_PUBLIC_HEADERS ${public})
+  set_property(GLOBAL APPEND PROPERTY CHORUS_LAYERS ${ARG_NAME})
   target_link_libraries(${target} PUBLIC chorus_options Threads::Threads)
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(${target} PUBLIC chorus::${dep})

@@ -1,5 +1,6 @@
 // chorus chat: a conversation that keeps its tokens in the KV cache, with branches.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -103,7 +104,7 @@ class ChatVerb final : public Verb {
   EngineOptions engine_options_;
   GenerationSettings defaults_, settings_;
   std::vector<TokenId> end_tokens_;
-  std::unique_ptr<TextModel> text_;
+  std::shared_ptr<const TextModel> text_;  // with the generations
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();  // with the generations
   std::optional<JobContext> context_;
@@ -147,7 +148,7 @@ int ChatVerb::open_model(Console& console) {
   if (!engine.ok()) return engine.exit_code;
   engine_ = std::move(engine.value);
   context_.emplace(
-      JobContext{engine_->runner(), clock_, text_.get(), end_tokens_, signal_, JobOptions()});
+      JobContext{engine_->runner(), clock_, text_, end_tokens_, signal_, JobOptions()});
   auto session = engine_->runner().open();
   if (!session.ok()) return console.error(session.status(), kFailed);
   branches_.emplace_back("main", system_, std::move(session).value());
@@ -157,7 +158,7 @@ int ChatVerb::open_model(Console& console) {
 
 // A model without a usable template cannot chat; a template may still refuse some messages.
 Status ChatVerb::check_template() const {
-  const auto rendered = text_->render_chat({{"user", "hello"}});
+  const auto rendered = text_->render_chat(std::array{text::ChatMessage{"user", "hello"}});
   return rendered.ok() || rendered.status().code() == Code::kInvalidArgument ? Status()
                                                                              : rendered.status();
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/scripted_executor.h"
+#include "text/detokenizer.h"
 
 namespace chorus::cli {
 namespace {
@@ -74,7 +75,7 @@ class ConversationTest : public ::testing::Test {
   static constexpr int32_t kAnswer = 5;
   const SteadyClock clock_;
   std::shared_ptr<const Program> program_;
-  std::unique_ptr<TextModel> text_;
+  std::shared_ptr<const TextModel> text_;
   std::unique_ptr<Runner> runner_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();
   std::optional<JobContext> context_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "chorus/text_generation.h"
 #include "console.h"
 #include "models.h"
+#include "text/detokenizer.h"
 
 namespace chorus::cli {
 
@@ -24,7 +26,7 @@ std::string_view name_of(FinishReason reason) {
 }
 
 // [[id, logprob], ...] of one token.
-json::Value likeliest_json(const TokenScore& score, const std::vector<TokenLogprob>& likeliest) {
+json::Value likeliest_json(const TokenScore& score, std::span<const TokenLogprob> likeliest) {
   json::Array entries;
   for (int32_t i = 0; i < score.likeliest_count; ++i) {
     const TokenLogprob& entry = likeliest[static_cast<size_t>(score.likeliest_begin + i)];
@@ -34,22 +36,6 @@ json::Value likeliest_json(const TokenScore& score, const std::vector<TokenLogpr
 }
 
 }  // namespace
-
-Status GenerationJob::begin() {
-  const GenerationSettings& settings = prompt_.prompt.settings;
-  if (context_.text != nullptr) {
-    detokenizer_ = std::make_unique<text::Detokenizer>(context_.text->tokenizer(),
-                                                       text::DecodeOptions{.skip_special = true});
-    CHORUS_ASSIGN_OR_RETURN(auto stops, text::StopMatcher::create(settings.stop));
-    stops_ = std::make_unique<text::StopMatcher>(std::move(stops));
-  } else if (!settings.stop.empty()) {
-    return invalid_argument("stop", "expected no stop text: the model has no tokenizer");
-  }
-  CHORUS_ASSIGN_OR_RETURN(handle_,
-                          session_.generate({prompt_.tokens.begin() + held_, prompt_.tokens.end()},
-                                            generation_options()));
-  return Status();
-}
 
 GenerationOptions GenerationJob::generation_options() const {
   const GenerationSettings& settings = prompt_.prompt.settings;
@@ -86,8 +72,11 @@ void GenerationJob::start(Session session) {
   started_ = true;
   session_ = std::move(session);
   held_ = session_.position() - prompt_.base;
-  const Status status = begin();
-  if (!status.ok()) end(FinishReason::kError, status);
+  auto generation =
+      start_generation(session_, {prompt_.tokens.begin() + held_, prompt_.tokens.end()},
+                       generation_options(), context_.text, prompt_.prompt.settings.stop);
+  if (!generation.ok()) return end(FinishReason::kError, generation.status());
+  generation_ = std::move(generation).value();
 }
 
 void GenerationJob::fail(FinishReason reason, Status error) {
@@ -96,14 +85,28 @@ void GenerationJob::fail(FinishReason reason, Status error) {
 }
 
 bool GenerationJob::poll() {
-  if (finished() || !handle_.valid() || !handle_.try_read(update_)) return false;
-  take(update_);
+  if (finished() || !generation_ || !generation_->poll()) return false;
+  if (!generation_->new_tokens().empty()) {
+    last_token_ns_ = context_.clock.now_ns();
+    if (generation_->new_tokens().size() == scores().size()) first_token_ns_ = last_token_ns_;
+  }
+  if (generation_->finished()) end(generation_->finish_reason(), generation_->error());
   return true;
+}
+
+const std::string& GenerationJob::text() const {
+  static const std::string none;
+  return generation_ ? generation_->text() : none;
+}
+
+std::span<const TokenScore> GenerationJob::scores() const {
+  return generation_ ? generation_->tokens() : std::span<const TokenScore>();
 }
 
 double GenerationJob::tokens_per_s() const {
   const double seconds = static_cast<double>(last_token_ns_ - first_token_ns_) * 1e-9;
-  return tokens_.size() > 1 && seconds > 0 ? static_cast<double>(tokens_.size() - 1) / seconds : 0;
+  const size_t count = generated_tokens();
+  return count > 1 && seconds > 0 ? static_cast<double>(count - 1) / seconds : 0;
 }
 
 size_t GenerationJob::consumed_tokens() const {
@@ -112,75 +115,29 @@ size_t GenerationJob::consumed_tokens() const {
   return std::min(held, prompt_.num_given());
 }
 
-void GenerationJob::take(const Update& update) {
-  if (!update.tokens.empty()) {
-    last_token_ns_ = context_.clock.now_ns();
-    if (tokens_.empty()) first_token_ns_ = last_token_ns_;
-  }
-  for (const TokenScore& score : update.tokens) {
-    if (stopped_by_text_) break;
-    TokenScore kept = score;
-    kept.likeliest_begin = static_cast<int32_t>(likeliest_.size());
-    for (int32_t i = 0; i < score.likeliest_count; ++i) {
-      likeliest_.push_back(update.likeliest[static_cast<size_t>(score.likeliest_begin + i)]);
-    }
-    tokens_.push_back(kept);
-    take_text(score.id);
-  }
-  if (!update.finish) return;
-  // After a stop text the engine may have cancelled, come to the deadline or run on; what it
-  // reports as an error stays one.
-  if (stopped_by_text_ && *update.finish != FinishReason::kError) {
-    end(FinishReason::kStop, Status());
-  } else {
-    end(*update.finish, update.error);
-  }
-}
-
-void GenerationJob::take_text(TokenId token) {
-  if (detokenizer_ == nullptr) return;
-  const auto text = detokenizer_->push(token);
-  if (!text.ok())
-    return;  // the engine delivers ids of the vocabulary only; a tokenizer may be smaller
-  const auto output = stops_->feed(*text);
-  output_ += output.text;
-  if (!output.match) return;
-  stopped_by_text_ = true;
-  // The surplus is rewound by the engine. There is a token, so this cannot fail.
-  CHORUS_CHECK(handle_.finish_at(static_cast<int32_t>(tokens_.size())).ok());
-}
-
 void GenerationJob::end(FinishReason reason, Status error) {
-  if (detokenizer_ != nullptr && !stopped_by_text_) {
-    const std::string rest = detokenizer_->finish();
-    const auto output = rest.empty() ? text::StopMatcher::Output() : stops_->feed(rest);
-    output_ += output.text;
-    if (!output.match) output_ += stops_->finish();
-    if (output.match && reason == FinishReason::kLength) reason = FinishReason::kStop;
-  }
   finish_ = reason;
   error_ = std::move(error);
   if (error_.code() == Code::kDeadlineExceeded) {
     error_ = deadline_exceeded(
         error_.field(), "expected to end within " + std::to_string(*prompt_.prompt.deadline_ms) +
-                            " ms, found " + std::to_string(tokens_.size()) + " tokens by then");
+                            " ms, found " + std::to_string(generated_tokens()) + " tokens by then");
   }
-  if (!handle_.valid()) return;
-  handle_.wait();
-  metrics_ = handle_.metrics();
-  if (choice_ == 0) prompt_.scores = handle_.take_prompt_scores();
+  if (!generation_) return;
+  metrics_ = generation_->metrics();
+  if (choice_ == 0) prompt_.scores = generation_->take_prompt_scores();
 }
 
 void GenerationJob::cancel() {
-  if (!finished() && handle_.valid()) handle_.cancel();
+  if (!finished() && generation_) generation_->cancel();
 }
 
 void GenerationJob::add_logprobs(json::Value& value) const {
   json::Array logprobs;
   json::Array top;
-  for (const TokenScore& score : tokens_) {
+  for (const TokenScore& score : scores()) {
     logprobs.emplace_back(score.logprob);
-    top.push_back(likeliest_json(score, likeliest_));
+    top.push_back(likeliest_json(score, generation_->likeliest()));
   }
   value.set("logprobs", std::move(logprobs));
   value.set("top_logprobs", std::move(top));
@@ -211,20 +168,20 @@ json::Value GenerationJob::metrics_json() const {
 }
 
 json::Value GenerationJob::result() const {
-  const std::optional<std::string>& text = prompt_.prompt.text;
+  const std::optional<std::string>& typed = prompt_.prompt.text;
   json::Value value;
   value.set("type", "result");
   value.set("index", prompt_.index);
   value.set("id", prompt_.prompt.id);
   value.set("choice", choice_);
-  const bool has_text = text.has_value() || !prompt_.text.empty();
+  const bool has_text = typed.has_value() || !prompt_.text.empty();
   value.set("prompt",
-            has_text ? json::Value(prompt_.text.empty() ? *text : prompt_.text) : json::Value());
+            has_text ? json::Value(prompt_.text.empty() ? *typed : prompt_.text) : json::Value());
   const auto given = prompt_.tokens.begin() + static_cast<int64_t>(prompt_.num_given());
   value.set("context_tokens", prompt_.base + (prompt_.goes_on ? 1 : 0));
   value.set("prompt_tokens", json::Array(prompt_.tokens.begin(), given));
   value.set("tokens", ids());
-  value.set("text", context_.text == nullptr ? json::Value() : json::Value(echo() + output_));
+  value.set("text", context_.text == nullptr ? json::Value() : json::Value(echo() + text()));
   value.set("finish_reason", name_of(*finish_));
   value.set("error", error_.ok() ? json::Value() : error_json(error_));
   if (context_.options.logprobs) add_logprobs(value);
@@ -234,13 +191,13 @@ json::Value GenerationJob::result() const {
 
 std::vector<TokenId> GenerationJob::tokens() const {
   std::vector<TokenId> tokens;
-  for (const TokenScore& score : tokens_) tokens.push_back(score.id);
+  for (const TokenScore& score : scores()) tokens.push_back(score.id);
   return tokens;
 }
 
 json::Array GenerationJob::ids() const {
   json::Array ids;
-  for (const TokenScore& score : tokens_) ids.emplace_back(score.id);
+  for (const TokenScore& score : scores()) ids.emplace_back(score.id);
   return ids;
 }
 

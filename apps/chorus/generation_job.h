@@ -9,11 +9,10 @@
 
 #include "base/clock.h"
 #include "chorus/engine.h"
+#include "chorus/generation.h"
 #include "chorus/model.h"
 #include "prompts.h"
 #include "saving.h"
-#include "text/detokenizer.h"
-#include "text/stop_strings.h"
 
 namespace chorus::cli {
 
@@ -31,7 +30,7 @@ struct JobOptions {
 struct JobContext {
   Runner& runner;
   const Clock& clock;
-  const TextModel* text = nullptr;  // null: no tokenizer; text is null in results
+  std::shared_ptr<const TextModel> text;  // null: no tokenizer; text is null in results
   std::vector<TokenId> end_tokens;
   std::shared_ptr<UpdateSignal> signal;  // notified of every update. Owners: with the generations
   JobOptions options;
@@ -79,13 +78,13 @@ class GenerationJob {
   int index() const { return prompt_.index; }
   int choice() const { return choice_; }
   // Valid text so far; it only grows. A stop text and what follows it are left out.
-  const std::string& text() const { return output_; }
+  const std::string& text() const;
   // The prompt as text, which --echo puts in front; else empty.
   std::string echo() const;
   // The tokens so far.
   std::vector<TokenId> tokens() const;
   json::Array ids() const;
-  size_t generated_tokens() const { return tokens_.size(); }
+  size_t generated_tokens() const { return scores().size(); }
   // Since the first token, 0 with fewer than two.
   double tokens_per_s() const;
   // Tokens of the prompt that the session holds.
@@ -99,10 +98,8 @@ class GenerationJob {
   json::Value result() const;
 
  private:
-  Status begin();
   GenerationOptions generation_options() const;
-  void take(const Update& update);
-  void take_text(TokenId token);
+  std::span<const TokenScore> scores() const;
   void end(FinishReason reason, Status error);
   json::Value metrics_json() const;
   void add_logprobs(json::Value& value) const;
@@ -114,16 +111,8 @@ class GenerationJob {
 
   Session session_;
   Position held_ = 0;  // tokens of the prompt that the session held when it was handed over
-  GenerationHandle handle_;
-  std::unique_ptr<text::Detokenizer> detokenizer_;
-  std::unique_ptr<text::StopMatcher> stops_;
-  bool stopped_by_text_ = false;
-  Update update_;
-
-  std::vector<TokenScore> tokens_;  // likeliest_begin counts into likeliest_
-  std::vector<TokenLogprob> likeliest_;
-  std::string output_;
-  int64_t first_token_ns_ = 0;  // when they were taken
+  std::optional<Generation> generation_;  // none if it never began
+  int64_t first_token_ns_ = 0;            // when they were taken
   int64_t last_token_ns_ = 0;
   std::optional<FinishReason> finish_;
   Status error_;

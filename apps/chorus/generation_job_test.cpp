@@ -6,6 +6,7 @@
 
 #include "exec/scripted_executor.h"
 #include "prompt_job.h"
+#include "text/detokenizer.h"
 
 namespace chorus::cli {
 namespace {
@@ -42,7 +43,7 @@ class GenerationJobTest : public ::testing::Test {
 
   // The prompt's job with so many choices, in so many sessions.
   std::unique_ptr<PromptJob> start(int num_choices = 1, size_t places = 1) {
-    context_.emplace(JobContext{*runner_, clock_, text_.get(), {}, signal_, {}});
+    context_.emplace(JobContext{*runner_, clock_, text_, {}, signal_, {}});
     context_->options.num_choices = num_choices;
     auto job = std::make_unique<PromptJob>(*context_, 0, prompt_, clock_.now_ns());
     job->start(places);
@@ -60,7 +61,7 @@ class GenerationJobTest : public ::testing::Test {
 
   const SteadyClock clock_;
   std::shared_ptr<const Program> program_;
-  std::unique_ptr<TextModel> text_;
+  std::shared_ptr<const TextModel> text_;
   ScriptedExecutor* executor_ = nullptr;
   std::unique_ptr<Runner> runner_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();

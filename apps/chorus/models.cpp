@@ -1,5 +1,6 @@
 #include "models.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -30,6 +31,23 @@ std::string hex(const Digest& digest) {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+// The engine's error with flags in the place of its options' names.
+Status with_flags(const Status& status) {
+  std::string field = status.field();
+  std::string message = status.message();
+  for (const std::string name : {"threads", "block_size", "context", "kv_blocks", "max_sessions",
+                                 "max_batch_tokens", "max_decode_sequences", "prefill_chunk"}) {
+    std::string flag = "--" + name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    if (field == name) field = flag;
+    const size_t at = name.find('_') == std::string::npos ? name.npos : message.find(name);
+    if (at != std::string::npos) message.replace(at, name.size(), flag);
+  }
+  if (field == "kv_memory_bytes") field = "--kv-memory";
+  if (field == "force_isa") field = "CHORUS_FORCE_ISA";
+  return Status(status.code(), std::move(field), std::move(message));
 }
 
 }  // namespace
@@ -81,7 +99,7 @@ Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> progr
   const ExitCode exit_code = code == Code::kInvalidArgument                            ? kUsage
                              : code == Code::kDataLoss || code == Code::kUnimplemented ? kBadModel
                                                                                        : kFailed;
-  return {nullptr, console.error(engine.status(), exit_code)};
+  return {nullptr, console.error(with_flags(engine.status()), exit_code)};
 }
 
 json::Value model_json(const Program& program, const std::string& path) {

@@ -30,7 +30,7 @@ Status PromptJob::prepare() {
 // The tokens of the prompt, and its text where there is one.
 Status PromptJob::read_tokens() {
   const Prompt& prompt = shared_.prompt;
-  const TextModel* text = context_.text;
+  const TextModel* text = context_.text.get();
   if (prompt.tokens) {
     shared_.tokens = *prompt.tokens;
     if (context_.options.echo && text != nullptr) {

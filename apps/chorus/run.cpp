@@ -65,7 +65,7 @@ class RunVerb final : public Verb {
   Result<SavedSession> saved_ = SavedSession();  // what --load-session names
   std::vector<Prompt> prompts_;
   std::vector<TokenId> end_tokens_;
-  std::unique_ptr<TextModel> text_;
+  std::shared_ptr<const TextModel> text_;  // with the generations
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();  // with the generations
   LoadedSession base_;  // closed once every prompt has begun
@@ -228,8 +228,8 @@ int RunVerb::load_session(Console& console) {
 }
 
 void RunVerb::make_jobs(const Console& console) {
-  context_.emplace(JobContext{engine_->runner(), clock_, text_.get(), std::move(end_tokens_),
-                              signal_, job_options_, load_file_.empty() ? nullptr : &base_});
+  context_.emplace(JobContext{engine_->runner(), clock_, text_, std::move(end_tokens_), signal_,
+                              job_options_, load_file_.empty() ? nullptr : &base_});
   // One after the other means that each is submitted when its turn comes.
   const auto submitted = no_batch_ ? std::nullopt : std::optional(started_ns_);
   for (size_t i = 0; i < prompts_.size(); ++i) {
@@ -435,6 +435,8 @@ json::Value RunVerb::summary() const {
   value.set("computed_prompt_tokens", metrics.prompt_tokens - metrics.cached_tokens);
   value.set("cached_tokens", metrics.cached_tokens);
   value.set("generated_tokens", generated_tokens);
+  value.set("computed_tokens", metrics.computed_tokens);
+  value.set("recomputed_tokens", metrics.recomputed_tokens);
   value.set("steps", metrics.steps);
   value.set("forwards", forwards_json(metrics.usage));
   value.set("kv", kv_json(engine_->settings(), metrics.usage));

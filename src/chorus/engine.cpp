@@ -1,12 +1,16 @@
 #include "chorus/engine.h"
 
 #include <algorithm>
-#include <fstream>
-#include <unistd.h>
+#include <optional>
 
 #include "base/free_memory.h"
+#include "base/mutex.h"
 #include "batching/decode_first_scheduler.h"
+#include "chorus/model.h"
+#include "chorus/text_generation.h"
+#include "cpu/module.h"
 #include "executors/module_executor.h"
+#include "text/detokenizer.h"
 
 namespace chorus {
 
@@ -14,6 +18,14 @@ namespace {
 
 constexpr int32_t kDefaultMaxSessions = 256;
 constexpr int32_t kMaxStepTokens = 1 << 20;  // what the CPU module takes
+
+cpu::Activations backend_type(Activations activations) {
+  return activations == Activations::kInt8 ? cpu::Activations::kInt8 : cpu::Activations::kF32;
+}
+
+cpu::KvType backend_type(KvType type) {
+  return type == KvType::kBf16 ? cpu::KvType::kBf16 : cpu::KvType::kF32;
+}
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -24,68 +36,56 @@ int64_t kv_bytes_per_token(const Graph& graph, KvType type) {
   for (const KvLayer& layer : graph.kv_layers) {
     elements += 2 * layer.num_kv_heads * ceil_div(layer.head_dim, kLanes) * kLanes;
   }
-  return elements * cpu::kv_element_bytes(type);
+  return elements * cpu::kv_element_bytes(backend_type(type));
 }
 
 cpu::CpuOptions cpu_options(const EngineSettings& settings) {
   cpu::CpuOptions options;
   options.threads = settings.threads;
   options.isa = settings.isa;
-  options.activations = settings.activations;
-  options.kv_type = settings.kv_type;
+  options.activations = backend_type(settings.activations);
+  options.kv_type = backend_type(settings.kv_type);
   options.block_size = settings.block_size;
   options.num_blocks = settings.kv_blocks;
   options.max_step_tokens = settings.max_batch_tokens;
   return options;
 }
 
-// The scheduler's error with the flags that set its limits in place of their names.
-Status with_flags(const Status& status) {
+// The backend's complaint about an option, by the name that it has here.
+Status with_option(const Status& status, const EngineOptions& options) {
   std::string field = status.field();
-  std::string message = status.message();
-  for (std::string name : {"max_batch_tokens", "max_decode_sequences", "prefill_chunk"}) {
-    std::string flag = "--" + name;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    if (field == name) field = flag;
-    if (const size_t at = message.find(name); at != std::string::npos) {
-      message.replace(at, name.size(), flag);
-    }
-  }
-  return Status(status.code(), std::move(field), std::move(message));
-}
-
-// The backend's complaint about an option, with the flag that set it.
-Status with_flag(const Status& status, const EngineOptions& options) {
-  std::string field = status.field();
-  if (field == "num_blocks") field = options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks";
-  if (field == "isa") field = "CHORUS_FORCE_ISA";
-  if (field == "threads") field = "--threads";
-  if (field == "max_step_tokens") field = "--max-batch-tokens";
+  if (field == "num_blocks") field = options.kv_memory_bytes > 0 ? "kv_memory_bytes" : "kv_blocks";
+  if (field == "isa") field = "force_isa";
+  if (field == "max_step_tokens") field = "max_batch_tokens";
   return Status(status.code(), std::move(field), status.message());
 }
 
-// Everything that needs no KV pool. Errors name the flag.
+// Everything that needs no KV pool. Errors name the option.
 Result<EngineSettings> basic_settings(const EngineOptions& options) {
   EngineSettings settings;
-  CHORUS_ASSIGN_OR_RETURN(settings.isa, choose_isa(options.force_isa));
+  const auto isa = choose_isa(options.force_isa);
+  if (!isa.ok()) {
+    return Status(isa.status().code(), "force_isa", isa.status().message());
+  }
+  settings.isa = *isa;
   settings.threads = options.threads > 0 ? options.threads : available_cores();
   settings.activations = options.activations;
   settings.kv_type = options.kv_type;
   settings.block_size = options.block_size;
   if (!is_block_size(options.block_size)) {
     return invalid_argument(
-        "--block-size", "expected 1, 16, 32 or 64, found " + std::to_string(options.block_size));
+        "block_size", "expected 1, 16, 32 or 64, found " + std::to_string(options.block_size));
   }
   settings.max_sessions = options.max_sessions > 0 ? options.max_sessions : kDefaultMaxSessions;
   const auto limits =
       DecodeFirstScheduler::derive({.max_batch_tokens = options.max_batch_tokens,
                                     .max_decode_sequences = options.max_decode_sequences,
                                     .prefill_chunk = options.prefill_chunk});
-  if (!limits.ok()) return with_flags(limits.status());
+  if (!limits.ok()) return limits.status();
   if (limits->max_batch_tokens > kMaxStepTokens) {
     return invalid_argument(
-        limits->prefill_chunk > limits->max_decode_sequences ? "--prefill-chunk"
-                                                             : "--max-decode-sequences",
+        limits->prefill_chunk > limits->max_decode_sequences ? "prefill_chunk"
+                                                             : "max_decode_sequences",
         "expected at most " + std::to_string(kMaxStepTokens) + " tokens in a step, found " +
             std::to_string(limits->max_batch_tokens));
   }
@@ -103,9 +103,9 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
       kv_bytes_per_token(program.graph(), settings.kv_type) * settings.block_size;
   const int32_t wanted_context = options.context > 0 ? options.context : program.context();
   if (wanted_context > program.context()) {
-    return invalid_argument("--context", "expected at most the model's " +
-                                             std::to_string(program.context()) + ", found " +
-                                             std::to_string(wanted_context));
+    return invalid_argument("context", "expected at most the model's " +
+                                           std::to_string(program.context()) + ", found " +
+                                           std::to_string(wanted_context));
   }
   // More than all sessions can fill is of no use. One block more lets a full session be rewound.
   const int64_t useful =
@@ -113,8 +113,8 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
   int64_t blocks = options.kv_blocks;
   const int64_t most = INT32_MAX / settings.block_size;  // cells are numbered by int32_t
   if (blocks > most) {
-    return invalid_argument("--kv-blocks", "expected at most " + std::to_string(most) + ", found " +
-                                               std::to_string(blocks));
+    return invalid_argument("kv_blocks", "expected at most " + std::to_string(most) + ", found " +
+                                             std::to_string(blocks));
   }
   if (blocks == 0) {
     const int64_t budget =
@@ -128,16 +128,16 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
   });
   const int64_t least_blocks = windowed ? 2 : 1;
   if (blocks < least_blocks) {
-    return invalid_argument(options.kv_memory_bytes > 0 ? "--kv-memory" : "--kv-blocks",
+    return invalid_argument(options.kv_memory_bytes > 0 ? "kv_memory_bytes" : "kv_blocks",
                             "expected at least " + std::to_string(least_blocks) +
                                 " of the blocks of " + std::to_string(block_bytes) +
                                 " bytes, found " + std::to_string(blocks));
   }
   const int64_t held = (windowed ? blocks - 1 : blocks) * settings.block_size;
   if (options.context > 0 && held < options.context) {
-    return invalid_argument("--context", "expected at most " + std::to_string(held) +
-                                             " tokens, which is what the KV pool holds, found " +
-                                             std::to_string(options.context));
+    return invalid_argument("context", "expected at most " + std::to_string(held) +
+                                           " tokens, which is what the KV pool holds, found " +
+                                           std::to_string(options.context));
   }
   settings.context = static_cast<int32_t>(std::min<int64_t>(wanted_context, held));
   settings.kv_blocks.assign(num_groups, static_cast<int32_t>(blocks));
@@ -147,15 +147,40 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
 
 }  // namespace
 
+std::string_view name_of(Activations activations) {
+  return cpu::name_of(backend_type(activations));
+}
+std::string_view name_of(KvType type) { return cpu::name_of(backend_type(type)); }
+
+std::string_view version() { return CHORUS_VERSION; }
+
+struct Engine::Text {
+  Mutex mutex;
+  // Once it was asked for: the model's text parts, or why it has none.
+  std::optional<Result<std::shared_ptr<const TextModel>>> model CHORUS_GUARDED_BY(mutex);
+};
+
+Engine::Engine(std::shared_ptr<const Program> program)
+    : program_(std::move(program)), text_(std::make_unique<Text>()) {}
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::open(const std::string& model,
+                                             const EngineOptions& options) {
+  // Sessions and generations may outlive the engine, and look at the clock.
+  static const SteadyClock clock;
+  CHORUS_ASSIGN_OR_RETURN(auto program, load_program(model, {}));
+  return create(std::move(program), options, clock);
+}
+
 Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> program,
                                                const EngineOptions& options, const Clock& clock) {
-  std::unique_ptr<Engine> engine(new Engine());
+  std::unique_ptr<Engine> engine(new Engine(program));
   CHORUS_ASSIGN_OR_RETURN(engine->settings_, basic_settings(options));
   EngineSettings& settings = engine->settings_;
   CHORUS_RETURN_IF_ERROR(size_kv_pool(*program, options, settings));
-  engine->program_ = program;
   auto module = cpu::CpuModule::create(std::move(program), cpu_options(settings));
-  if (!module.ok()) return with_flag(module.status(), options);
+  if (!module.ok()) return with_option(module.status(), options);
   engine->module_ = std::move(module).value();
   SessionExecutorOptions sessions;
   sessions.max_sessions = settings.max_sessions;
@@ -172,6 +197,53 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   engine->settings_.target_step_ms = engine->runner_->effective().target_step_ms;
   engine->settings_.prefix_cache = engine->runner_->effective().prefix_cache;
   return engine;
+}
+
+// Tokenizers take a while to build, and engines may well do without.
+Result<std::shared_ptr<const TextModel>> Engine::text() const {
+  const MutexLock lock(text_->mutex);
+  if (!text_->model) text_->model = TextModel::create(*program_);
+  return *text_->model;
+}
+
+Result<Generation> Engine::generate(Session& session, std::string_view prompt,
+                                    GenerationOptions options, std::vector<std::string> stops) {
+  // A session that is not empty goes on with its text.
+  const text::EncodeOptions encode{.parse_special = true,
+                                   .add_special = session.valid() && session.position() == 0};
+  CHORUS_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenize(prompt, encode));
+  return generate(session, std::move(tokens), std::move(options), std::move(stops));
+}
+
+Result<Generation> Engine::generate(Session& session, std::vector<TokenId> prompt,
+                                    GenerationOptions options, std::vector<std::string> stops) {
+  if (options.stop_tokens.empty()) options.stop_tokens = end_tokens(*program_);
+  auto model = text();
+  if (!model.ok() && !stops.empty()) return model.status();
+  return start_generation(session, std::move(prompt), options, model.ok() ? *model : nullptr,
+                          std::move(stops));
+}
+
+Result<Generation> Engine::append(Session& session, std::vector<TokenId> tokens,
+                                  const GenerationOptions& options) {
+  return start_append(session, std::move(tokens), options);
+}
+
+Result<std::vector<TokenId>> Engine::tokenize(std::string_view text,
+                                              const text::EncodeOptions& options) const {
+  CHORUS_ASSIGN_OR_RETURN(const auto model, this->text());
+  return model->tokenizer().encode(text, options);
+}
+
+Result<std::string> Engine::detokenize(std::span<const TokenId> tokens) const {
+  CHORUS_ASSIGN_OR_RETURN(const auto model, text());
+  CHORUS_ASSIGN_OR_RETURN(const std::string bytes, model->tokenizer().decode(tokens));
+  return text::to_valid_utf8(bytes);
+}
+
+Result<std::string> Engine::render_chat(std::span<const text::ChatMessage> messages) const {
+  CHORUS_ASSIGN_OR_RETURN(const auto model, text());
+  return model->render_chat(messages);
 }
 
 }  // namespace chorus

@@ -71,11 +71,11 @@ std::vector<TokenId> end_tokens(const Program& program) {
   return ids;
 }
 
-Result<std::unique_ptr<TextModel>> TextModel::create(const Program& program) {
+Result<std::shared_ptr<const TextModel>> TextModel::create(const Program& program) {
   if (program.tokenizer().facts.model.empty()) {
     return unimplemented("tokenizer", "the model has no vocabulary");
   }
-  std::unique_ptr<TextModel> model(new TextModel());
+  std::shared_ptr<TextModel> model(new TextModel());
   CHORUS_ASSIGN_OR_RETURN(model->tokenizer_,
                           text::Tokenizer::create(vocabulary_of(program.tokenizer())));
   if (!program.chat_template().empty()) {
@@ -89,10 +89,10 @@ Result<std::unique_ptr<TextModel>> TextModel::create(const Program& program) {
   } else {
     model->template_status_ = unimplemented("chat_template", "the model has no chat template");
   }
-  return model;
+  return std::shared_ptr<const TextModel>(std::move(model));
 }
 
-Result<std::string> TextModel::render_chat(const std::vector<text::ChatMessage>& messages) const {
+Result<std::string> TextModel::render_chat(std::span<const text::ChatMessage> messages) const {
   if (template_ == nullptr) return template_status_;
   text::RenderOptions options;
   options.bos_token = piece_or_nothing(*tokenizer_, tokenizer_->bos_id());

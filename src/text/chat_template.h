@@ -9,15 +9,11 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "text/types.h"
 
 struct ChorusTextTemplate;
 
 namespace chorus::text {
-
-struct ChatMessage {
-  std::string role;     // "system", "user", "assistant", ...
-  std::string content;  // UTF-8
-};
 
 struct RenderOptions {
   // End with what opens the assistant's answer.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/types.h"
 
 struct ChorusTextTokenizer;
 
@@ -39,16 +40,6 @@ struct Vocabulary {
   bool add_bos = false;  // begin an encoded text with bos_id
   bool add_eos = false;  // end it with eos_id
   bool add_space_prefix = false;
-};
-
-struct EncodeOptions {
-  // Recognise control and unknown tokens ("<|im_start|>") in the text. User-defined ones always
-  // are. Leave it off for text that a user wrote.
-  bool parse_special = false;
-  // Add BOS and EOS where the vocabulary says so (add_bos, add_eos).
-  bool add_special = true;
-  // Refuse text of which a byte would be lost (see encode), in place of dropping the byte.
-  bool refuse_lossy = false;
 };
 
 struct DecodeOptions {

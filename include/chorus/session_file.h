@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "base/result.h"
-#include "engine/runner.h"
+#include "chorus/base/result.h"
+#include "chorus/engine/runner.h"
 
 namespace chorus {
 

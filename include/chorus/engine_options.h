@@ -1,24 +1,25 @@
-// The engine as an application sees it: a program on a backend, ready for sessions.
+// How an engine is set up.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/cpu_features.h"
-#include "base/result.h"
-#include "cpu/module.h"
-#include "engine/runner.h"
-#include "exec/module.h"
-#include "program/program.h"
+#include "chorus/base/cpu_features.h"
 
 namespace chorus {
 
-using cpu::Activations;
-using cpu::KvType;
-using cpu::name_of;
+// How linear layers take their input, and how K and V are stored: what decides the bits of results.
+enum class Activations : uint8_t {
+  kInt8,  // int8 per 32 values, wherever the weights are quantised
+  kF32,   // exact, and slow
+};
+enum class KvType : uint8_t { kBf16, kF32 };
+
+// "int8", "bf16" and so on, as the command line and session files spell them.
+std::string_view name_of(Activations activations);
+std::string_view name_of(KvType type);
 
 // What may be chosen. Zero and empty mean: not given, derived (see EngineSettings).
 struct EngineOptions {
@@ -55,28 +56,6 @@ struct EngineSettings {
   int32_t max_decode_sequences = 0;
   int32_t target_step_ms = 0;
   bool prefix_cache = false;
-};
-
-// Owns the whole chain: Runner, ModuleExecutor, CPU module. Thread: any (the Runner's contract).
-class Engine {
- public:
-  // Errors: kInvalidArgument names the flag that sets the option (--kv-blocks, --context,
-  // CHORUS_FORCE_ISA, ...); kResourceExhausted when memory is short; kUnimplemented for a program
-  // that this backend cannot run. `clock` outlives the engine.
-  static Result<std::unique_ptr<Engine>> create(std::shared_ptr<const Program> program,
-                                                const EngineOptions& options, const Clock& clock);
-
-  Runner& runner() { return *runner_; }
-  const Program& program() const { return *program_; }
-  const EngineSettings& settings() const { return settings_; }
-
- private:
-  Engine() = default;
-
-  std::shared_ptr<const Program> program_;  // owners: this engine, its module, and the caller
-  EngineSettings settings_;
-  std::unique_ptr<Module> module_;
-  std::unique_ptr<Runner> runner_;  // last: its thread uses all of the above
 };
 
 }  // namespace chorus

@@ -1,0 +1,225 @@
+#include "chorus/engine.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <gtest/gtest.h>
+
+#include "chorus/session_file.h"
+#include "program/testing/tiny_program.h"
+
+namespace chorus {
+namespace {
+
+constexpr const char* kModel = CHORUS_SOURCE_DIR "/tests/golden/tiny/tied_q4_1.gguf";
+
+EngineOptions small_options() {
+  EngineOptions options;
+  options.threads = 1;
+  options.context = 256;
+  options.kv_blocks = 64;
+  options.max_sessions = 8;
+  return options;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto engine = Engine::open(kModel, small_options());
+    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+    engine_ = std::move(engine).value();
+  }
+
+  Session open() { return engine_->open_session().value(); }
+
+  // The whole text of a prompt's continuation.
+  std::string text_of(std::string_view prompt, const GenerationOptions& options,
+                      std::vector<std::string> stops = {}) {
+    Session session = open();
+    Generation generation = engine_->generate(session, prompt, options, std::move(stops)).value();
+    while (generation.read()) {
+    }
+    return generation.text();
+  }
+
+  std::unique_ptr<Engine> engine_;
+};
+
+// Random weights: a temperature makes the text vary, and special tokens are not to end it.
+GenerationOptions draws(int32_t count) {
+  GenerationOptions options;
+  options.max_new_tokens = count;
+  options.sampling.temperature = 1.5f;
+  options.seed = 7;
+  options.ignore_stop_tokens = true;
+  return options;
+}
+
+std::vector<TokenId> ids_of(std::span<const TokenScore> tokens) {
+  std::vector<TokenId> ids;
+  for (const TokenScore& token : tokens) ids.push_back(token.id);
+  return ids;
+}
+
+TEST_F(EngineTest, TheTextIsThatOfItsTokens) {
+  Session session = open();
+  auto generation = engine_->generate(session, "the sea", draws(40));
+  ASSERT_TRUE(generation.ok()) << generation.status().to_string();
+  std::string pieces;
+  std::vector<TokenId> tokens;
+  while (generation->read()) {
+    pieces += generation->new_text();
+    for (const TokenScore& token : generation->new_tokens()) tokens.push_back(token.id);
+  }
+  EXPECT_TRUE(generation->new_text().empty());
+  EXPECT_EQ(generation->finish_reason(), FinishReason::kLength);
+  EXPECT_EQ(tokens.size(), 40u);
+  EXPECT_EQ(tokens, ids_of(generation->tokens()));
+  EXPECT_EQ(pieces, generation->text());
+  std::erase_if(tokens, [](TokenId id) { return id < 3; });  // special ones are not shown
+  EXPECT_EQ(pieces, engine_->detokenize(tokens).value());
+  EXPECT_EQ(generation->metrics().generated_tokens, 40);
+}
+
+TEST_F(EngineTest, PollingGivesTheSameAsReading) {
+  Session session = open();
+  Generation generation = engine_->generate(session, "the sea", draws(20)).value();
+  std::string pieces;
+  while (!generation.finished()) {
+    generation.poll();
+    pieces += generation.new_text();
+  }
+  EXPECT_FALSE(generation.poll());
+  EXPECT_EQ(pieces, text_of("the sea", draws(20)));
+}
+
+TEST_F(EngineTest, AStopTextEndsTheTextBeforeIt) {
+  const std::string whole = text_of("the sea", draws(40));
+  ASSERT_GT(whole.size(), 12u);
+  size_t at = whole.size() / 2;
+  while ((whole[at] & 0xc0) == 0x80) ++at;
+  size_t end = at + 3;
+  while (end < whole.size() && (whole[end] & 0xc0) == 0x80) ++end;
+  const std::string stop = whole.substr(at, end - at);
+  EXPECT_EQ(text_of("the sea", draws(40), {stop}), whole.substr(0, whole.find(stop)));
+}
+
+TEST_F(EngineTest, ATextIsAnIdListForTheSession) {
+  Session by_text = open();
+  Session by_ids = open();
+  Generation a = engine_->generate(by_text, "the sea", draws(8)).value();
+  const auto ids = engine_->tokenize("the sea", {.parse_special = true}).value();
+  Generation b = engine_->generate(by_ids, ids, draws(8)).value();
+  while (a.read()) {
+  }
+  while (b.read()) {
+  }
+  EXPECT_EQ(ids_of(a.tokens()), ids_of(b.tokens()));
+  EXPECT_EQ(by_text.position(), static_cast<Position>(ids.size() + 8));
+}
+
+TEST_F(EngineTest, ModelEndTokensEndATextUnlessOthersAreNamed) {
+  Session session = open();
+  GenerationOptions options = draws(200);
+  options.ignore_stop_tokens = false;
+  options.sampling.temperature = 8;  // some draw of 293 tokens is the end token
+  Generation generation = engine_->generate(session, "a", options).value();
+  while (generation.read()) {
+  }
+  const auto ends = end_tokens(engine_->program());
+  ASSERT_EQ(generation.finish_reason(), FinishReason::kStop) << "choose another seed";
+  EXPECT_NE(std::find(ends.begin(), ends.end(), generation.tokens().back().id), ends.end());
+
+  const auto first = generation.tokens().front().id;
+  options.stop_tokens = {first};
+  ASSERT_TRUE(session.rewind(0).ok());
+  Generation other = engine_->generate(session, "a", options).value();
+  while (other.read()) {
+  }
+  EXPECT_EQ(ids_of(other.tokens()), std::vector<TokenId>{first});
+}
+
+TEST_F(EngineTest, ClonesRewoundAndSavedSessionsGoOnAlike) {
+  Session session = open();
+  Generation appended = engine_->append(session, {10, 11, 12, 13, 14}).value();
+  while (appended.read()) {
+  }
+  EXPECT_EQ(appended.finish_reason(), FinishReason::kLength);
+  EXPECT_TRUE(appended.tokens().empty());
+  const auto continued = [&](Session& of) {
+    Generation generation = engine_->generate(of, std::vector<TokenId>{20}, draws(6)).value();
+    while (generation.read()) {
+    }
+    return ids_of(generation.tokens());
+  };
+  Session clone = session.clone(5).value();
+  const std::string path = ::testing::TempDir() + "chorus_engine_test.session";
+  ASSERT_TRUE(save_session(session, path).ok());
+  const auto tokens = continued(session);
+  EXPECT_EQ(continued(clone), tokens);
+  ASSERT_TRUE(session.rewind(5).ok());
+  EXPECT_EQ(continued(session), tokens);
+  Session loaded = load_session(engine_->runner(), path).value();
+  EXPECT_EQ(continued(loaded), tokens);
+  std::remove(path.c_str());
+}
+
+TEST_F(EngineTest, WhatIsWrongIsNamed) {
+  Session session = open();
+  EXPECT_EQ(engine_->generate(session, "", {}).status().field(), "prompt");
+  EXPECT_EQ(engine_->generate(session, "a", {}, {"x", ""}).status().field(), "stop[1]");
+  EXPECT_EQ(engine_->detokenize(std::vector<TokenId>{5, 100000}).status().field(), "tokens[1]");
+  EXPECT_EQ(Engine::open("/nonexistent/model").status().code(), Code::kNotFound);
+  EngineOptions options = small_options();
+  options.force_isa = "pdp11";
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "force_isa");
+  options = small_options();
+  options.block_size = 5;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "block_size");
+  options = small_options();
+  options.context = 100000;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "context");
+  options = small_options();
+  options.kv_blocks = 0;
+  options.kv_memory_bytes = 1;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "kv_memory_bytes");
+  options = small_options();
+  options.max_batch_tokens = 2;
+  options.max_decode_sequences = 4;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "max_batch_tokens");
+}
+
+TEST_F(EngineTest, SessionsAndGenerationsOutliveTheEngine) {
+  Session session = open();
+  Generation generation = engine_->generate(session, "the sea", draws(200)).value();
+  ASSERT_TRUE(generation.read());
+  engine_.reset();
+  while (generation.read()) {
+  }
+  EXPECT_EQ(generation.finish_reason(), FinishReason::kCancelled);
+  EXPECT_FALSE(generation.text().empty());
+  EXPECT_EQ(session.generate({5}, {}).status().code(), Code::kUnavailable);
+}
+
+TEST_F(EngineTest, AChatIsRendered) {
+  const text::ChatMessage message{"user", "hello"};
+  EXPECT_EQ(engine_->render_chat(std::span(&message, 1)).value(),
+            "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST(EngineWithoutText, TakesTokensOnly) {
+  const SteadyClock clock;
+  auto program = std::make_shared<const Program>(tiny_program());
+  auto engine = Engine::create(program, small_options(), clock).value();
+  Session session = engine->open_session().value();
+  EXPECT_EQ(engine->generate(session, "a").status().field(), "tokenizer");
+  EXPECT_EQ(engine->tokenize("a").status().code(), Code::kUnimplemented);
+  EXPECT_EQ(engine->generate(session, {5}, {}, {"stop"}).status().field(), "tokenizer");
+  Generation generation = engine->generate(session, {5}, {.max_new_tokens = 3}).value();
+  while (generation.read()) {
+  }
+  EXPECT_EQ(generation.tokens().size(), 3u);
+  EXPECT_TRUE(generation.text().empty());
+}
+
+}  // namespace
+}  // namespace chorus
