@@ -58,7 +58,8 @@ class Engine {
   }
 
   // Consumes the prompt in the session and generates text. Where options.stop_tokens is empty it is
-  // the model's end_tokens. The text ends before the first of `stops`, if one comes.
+  // the model's end_tokens; a max_new_tokens of 0 is 256, or fewer where the session has not the
+  // room. The text ends before the first of `stops`, if one comes.
   // A text is tokenised with its special tokens recognised, and begins as the model wants it when
   // the session is empty. Errors: those of Session::generate; of tokenize; kInvalidArgument
   // (stop[i]) for an empty stop; kUnimplemented (tokenizer) for text or stops where the model has

@@ -218,6 +218,12 @@ Result<Generation> Engine::generate(Session& session, std::string_view prompt,
 Result<Generation> Engine::generate(Session& session, std::vector<TokenId> prompt,
                                     GenerationOptions options, std::vector<std::string> stops) {
   if (options.stop_tokens.empty()) options.stop_tokens = end_tokens(*program_);
+  if (options.max_new_tokens == 0 && session.valid()) {
+    const int64_t room =
+        settings_.context - session.position() - static_cast<int64_t>(prompt.size());
+    options.max_new_tokens =
+        static_cast<int32_t>(std::clamp<int64_t>(room, 1, GenerationOptions().max_new_tokens));
+  }
   auto model = text();
   if (!model.ok() && !stops.empty()) return model.status();
   return start_generation(session, std::move(prompt), options, model.ok() ? *model : nullptr,

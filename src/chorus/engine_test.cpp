@@ -138,6 +138,17 @@ TEST_F(EngineTest, ModelEndTokensEndATextUnlessOthersAreNamed) {
   EXPECT_EQ(ids_of(other.tokens()), std::vector<TokenId>{first});
 }
 
+TEST_F(EngineTest, ZeroTokensAreAsManyAsThereIsRoomFor) {
+  Session session = open();
+  const std::vector<TokenId> prompt(200, 5);
+  Generation generation = engine_->generate(session, prompt, draws(0)).value();
+  while (generation.read()) {
+  }
+  EXPECT_EQ(generation.tokens().size(), 56u);
+  EXPECT_EQ(session.position(), 256);
+  EXPECT_EQ(engine_->generate(session, {5}, draws(0)).status().field(), "max_tokens");
+}
+
 TEST_F(EngineTest, ClonesRewoundAndSavedSessionsGoOnAlike) {
   Session session = open();
   Generation appended = engine_->append(session, {10, 11, 12, 13, 14}).value();
