@@ -196,6 +196,7 @@ void EngineLoop::take_consumed(SessionRecord& record, const BatchInput& input) {
 void EngineLoop::account(SessionRecord& record, const Task& task, const InputOutput& result) {
   LiveGeneration& live = *record.live;
   const BatchInput& input = task.input;
+  metrics_.computed_tokens += input.size;
   take_consumed(record, input);
   set_executor_length(record, input.end() + std::max(0, result.sampled_count - 1));
   publish_position(record);

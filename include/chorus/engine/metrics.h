@@ -15,6 +15,7 @@ struct RunnerMetrics {
   int64_t prompt_tokens = 0;  // given tokens that were consumed
   int64_t cached_tokens = 0;  // of which not computed, because the prefix index had them
   int64_t generated_tokens = 0;   // tokens that were delivered
+  int64_t computed_tokens = 0;    // tokens that were run, whatever for
   int64_t recomputed_tokens = 0;  // tokens whose KV was computed before and had been given up
   int64_t preemptions = 0;        // running generations whose blocks were taken, to resume later
   int64_t evictions = 0;          // idle sessions whose blocks were taken
