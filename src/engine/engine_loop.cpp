@@ -38,16 +38,23 @@ Status EngineLoop::initialize() {
 
 void EngineLoop::run() {
   bool has_work = false;
-  while (port_.inbox.take(has_work ? 0 : time_to_deadline(), commands_)) {
-    handle_commands();
-    end_overdue();
-    admit();
-    if (!commands_.empty() || !deliveries_.empty()) deliver();
-    has_work = step();
-  }
+  while (port_.inbox.take(has_work ? 0 : time_to_deadline(), commands_)) has_work = turn();
   handle_commands();
   end_everything();
   deliver();
+}
+
+bool EngineLoop::poll() {
+  CHORUS_CHECK(port_.inbox.take(0, commands_));
+  return turn();
+}
+
+bool EngineLoop::turn() {
+  handle_commands();
+  end_overdue();
+  admit();
+  if (!commands_.empty() || !deliveries_.empty()) deliver();
+  return step();
 }
 
 void EngineLoop::handle_commands() {

@@ -47,8 +47,13 @@ class EngineLoop {
   Status initialize();
   // Returns when the inbox is stopped and everything was ended and closed. Requires: initialize().
   void run();
+  // One turn of run(), without waiting: the commands posted so far, then a step. Whether there was
+  // something to run. Requires: initialize(), the inbox is not stopped.
+  bool poll();
 
  private:
+  bool turn();  // the commands taken, then a step
+
   // Commands (engine_loop.cpp).
   void handle(OpenCommand& command);
   void handle(CloneCommand& command);

@@ -66,6 +66,7 @@ void GenerationState::cancel() {
 
 bool GenerationState::read(Update& update, bool blocking) {
   update.clear();
+  while (blocking && port_->turn && !has_news()) port_->turn();
   bool was_paused = false;
   {
     const MutexLock lock(mutex_);
@@ -93,11 +94,17 @@ void GenerationState::wait() {
     was_paused = std::exchange(is_paused_, false);
   }
   if (was_paused) post_resume();
+  while (port_->turn && !done()) port_->turn();
   const MutexLock lock(mutex_);
   while (!ending_.has_value()) changed_.wait(mutex_);
 }
 
 void GenerationState::post_resume() { (void)port_->inbox.post(ResumeCommand{session_, number_}); }
+
+bool GenerationState::has_news() const {
+  const MutexLock lock(mutex_);
+  return !outbox_.tokens.empty() || ending_.has_value();
+}
 
 bool GenerationState::done() const {
   const MutexLock lock(mutex_);

@@ -65,6 +65,7 @@ class GenerationState {
 
  private:
   void post_resume();
+  bool has_news() const;
 
   const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
   const uint64_t session_;

@@ -15,6 +15,16 @@ void Event::wait() {
   while (!is_set_) changed_.wait(mutex_);
 }
 
+bool Event::is_set() const {
+  const MutexLock lock(mutex_);
+  return is_set_;
+}
+
+void EnginePort::await(Event& event) {
+  while (turn && !event.is_set()) turn();
+  event.wait();
+}
+
 bool Inbox::post(Command command) {
   const MutexLock lock(mutex_);
   if (is_stopping_) return false;

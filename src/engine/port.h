@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -26,9 +27,10 @@ class Event {
  public:
   void set();
   void wait();
+  bool is_set() const;
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   bool is_set_ CHORUS_GUARDED_BY(mutex_) = false;
 };
@@ -67,10 +69,9 @@ class Reply {
     result_ = std::move(result);
     ready_.set();
   }
-  Result<T> take() {
-    ready_.wait();
-    return std::move(result_);
-  }
+  Event& ready() { return ready_; }
+  // Requires: ready() is set.
+  Result<T> take() { return std::move(result_); }
 
  private:
   Event ready_;
@@ -151,6 +152,9 @@ class Places {
 struct EnginePort {
   explicit EnginePort(const Clock& clock_in) : clock(clock_in) {}
 
+  // Returns when the engine has set `event`.
+  void await(Event& event);
+
   const Clock& clock;
   EffectiveOptions options;             // written before Runner::create returns, fixed from then on
   std::shared_ptr<EventLog> event_log;  // the same; null: none. Owners: this and the user
@@ -158,6 +162,9 @@ struct EnginePort {
   Places sessions;  // opened and not yet closed by their owner
   Places queue;     // generations submitted and not yet admitted for the first time
   std::atomic<uint64_t> next_key{1};
+  // Runs one turn of an engine that has no thread of its own: whoever waits for it calls this.
+  // Empty where there is a thread. Written as `options`.
+  std::function<void()> turn;
 
   // The engine thread's counters as of its last step.
   mutable Mutex metrics_mutex;

@@ -61,8 +61,8 @@ Result<EffectiveOptions> derive(const RunnerOptions& options, const ExecutorInfo
 Runner::Runner(std::unique_ptr<Executor> executor, std::shared_ptr<EnginePort> port)
     : port_(std::move(port)), executor_(std::move(executor)) {}
 
-Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executor,
-                                               const RunnerOptions& options, const Clock& clock) {
+Result<std::unique_ptr<Runner>> Runner::make(std::unique_ptr<Executor> executor,
+                                             const RunnerOptions& options, const Clock& clock) {
   CHORUS_CHECK(executor != nullptr);
   auto port = std::make_shared<EnginePort>(clock);
   CHORUS_ASSIGN_OR_RETURN(port->options, derive(options, executor->info()));
@@ -73,15 +73,19 @@ Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executo
                                     .max_decode_sequences = port->options.max_decode_sequences,
                                     .prefill_chunk = port->options.prefill_chunk}));
   std::random_device entropy;
-  const uint64_t seed = static_cast<uint64_t>(entropy()) << 32 | entropy();
+  const uint64_t seed = options.seed.value_or(static_cast<uint64_t>(entropy()) << 32 | entropy());
   std::unique_ptr<Runner> runner(new Runner(std::move(executor), std::move(port)));
   runner->loop_ =
       std::make_unique<EngineLoop>(*runner->executor_, std::move(scheduler), *runner->port_, seed);
+  return runner;
+}
+
+Status Runner::start_thread() {
   Event started;
   Status status;
   {
-    const MutexLock lock(runner->join_mutex_);
-    runner->thread_ = std::thread([loop = runner->loop_.get(), &started, &status] {
+    const MutexLock lock(join_mutex_);
+    thread_ = std::thread([loop = loop_.get(), &started, &status] {
       status = loop->initialize();
       const bool ok = status.ok();
       started.set();  // from here on `status` and `started` may be gone
@@ -89,8 +93,28 @@ Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executo
     });
   }
   started.wait();
-  if (!status.ok()) return status;
+  return status;
+}
+
+Result<std::unique_ptr<Runner>> Runner::create(std::unique_ptr<Executor> executor,
+                                               const RunnerOptions& options, const Clock& clock) {
+  CHORUS_ASSIGN_OR_RETURN(auto runner, make(std::move(executor), options, clock));
+  CHORUS_RETURN_IF_ERROR(runner->start_thread());
   return runner;
+}
+
+Result<std::unique_ptr<Runner>> Runner::create_without_thread(std::unique_ptr<Executor> executor,
+                                                              const RunnerOptions& options,
+                                                              const Clock& clock) {
+  CHORUS_ASSIGN_OR_RETURN(auto runner, make(std::move(executor), options, clock));
+  CHORUS_RETURN_IF_ERROR(runner->loop_->initialize());
+  runner->port_->turn = [loop = runner->loop_.get()] { loop->poll(); };
+  return runner;
+}
+
+bool Runner::turn() {
+  CHORUS_CHECK(port_->turn != nullptr);
+  return loop_->poll();
 }
 
 Runner::~Runner() { shutdown(); }
@@ -153,6 +177,7 @@ Result<Session> Runner::load(const SavedSession& saved, bool recompute,
     return unavailable("engine", "the engine is stopping");
   }
   Session session(port_, std::move(shared));  // closed again when it could not be loaded
+  port_->await(reply->ready());
   CHORUS_RETURN_IF_ERROR(reply->take().status());
   return session;
 }
@@ -174,6 +199,8 @@ void Runner::shutdown() {
   port_->inbox.stop();
   const MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
+  if (port_->turn && !has_ended_) loop_->run();  // it only winds up: the inbox is stopped
+  has_ended_ = true;
 }
 
 }  // namespace chorus

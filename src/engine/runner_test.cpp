@@ -332,5 +332,48 @@ TEST(Runner, MetricsFollowTheClock) {
   EXPECT_EQ(engine.runner->metrics().execute_ns, clock.now_ns());
 }
 
+// ---- Without a thread ----
+
+TEST(RunnerWithoutThread, RunsInTurnAndInCallsThatWait) {
+  auto executor = std::make_unique<ScriptedExecutor>(ScriptedExecutor::Options{});
+  ScriptedExecutor* const scripted = executor.get();
+  const ManualClock clock;
+  auto created = Runner::create_without_thread(std::move(executor), {.seed = 7}, clock);
+  ASSERT_TRUE(created.ok());
+  Runner& runner = **created;
+  auto session = runner.open();
+  ASSERT_TRUE(session.ok());
+  const GenerationHandle handle = start(*session, {1, 2}, up_to(3));
+  EXPECT_EQ(scripted->num_sessions(), 0) << "nothing happens by itself";
+  int turns = 0;
+  while (runner.turn()) ++turns;
+  EXPECT_EQ(turns, 3) << "a step each";
+  Update update;
+  ASSERT_TRUE(handle.try_read(update));
+  EXPECT_EQ(update.tokens.size(), 3u);
+  EXPECT_EQ(update.finish, FinishReason::kLength);
+  // Calls that wait.
+  EXPECT_EQ(generate(*session, {4}, up_to(2)).tokens.size(), 2u);
+  const auto appended = session->append({5});
+  ASSERT_TRUE(appended.ok());
+  appended->wait();
+  EXPECT_EQ(appended->finish_reason(), FinishReason::kLength);
+  const auto saved = session->save();
+  ASSERT_TRUE(saved.ok());
+  EXPECT_EQ(saved->tokens.size(), 9u);
+  auto loaded = runner.load(*saved);
+  ASSERT_TRUE(loaded.ok());
+  EXPECT_EQ(scripted->num_sessions(), 2);
+  loaded->close();
+  EXPECT_EQ(scripted->num_sessions(), 1);
+  // The end.
+  const GenerationHandle live = start(*session, {6}, up_to(5));
+  runner.shutdown();
+  runner.shutdown();
+  EXPECT_EQ(live.finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(scripted->num_sessions(), 0);
+  EXPECT_EQ(session->rewind(0).code(), Code::kUnavailable);
+}
+
 }  // namespace
 }  // namespace chorus

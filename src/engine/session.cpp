@@ -40,7 +40,7 @@ void Session::post_close(bool wait) {
   // After the command, so that whoever takes the place is opened behind it.
   port_->sessions.give_back();
   shared_ = nullptr;
-  if (posted && wait) closed->wait();
+  if (posted && wait) port_->await(*closed);
 }
 
 Position Session::position() const {
@@ -69,6 +69,7 @@ Result<SavedSession> Session::save() const {
   auto reply = std::make_shared<Reply<SavedSession>>();
   if (!port_->inbox.post(SaveCommand{shared_->key, reply}))
     return unavailable("engine", "the engine is stopping");
+  port_->await(reply->ready());
   return reply->take();
 }
 

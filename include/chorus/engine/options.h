@@ -29,6 +29,8 @@ struct RunnerOptions {
   // Told of everything that happens. Unset: nobody. Owners: the caller and the Runner.
   std::shared_ptr<EventLog> event_log = nullptr;
   bool prefix_cache = true;  // sessions of one salt share the KV of equal prefixes
+  // From which the seeds of generations that bring none are drawn. Unset: one of the machine's.
+  std::optional<uint64_t> seed = {};
 };
 
 // The limits in force, none of them 0.

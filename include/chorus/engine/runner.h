@@ -29,6 +29,12 @@ class Runner {
   // `clock` outlives the Runner, its sessions and handles.
   static Result<std::unique_ptr<Runner>> create(std::unique_ptr<Executor> executor,
                                                 const RunnerOptions& options, const Clock& clock);
+  // The same without a thread: the engine runs in turn(), and in calls that wait for it. All calls
+  // come from one thread, those to sessions and handles included. For programs that have a loop of
+  // their own, and for simulations, which can be repeated exactly.
+  static Result<std::unique_ptr<Runner>> create_without_thread(std::unique_ptr<Executor> executor,
+                                                               const RunnerOptions& options,
+                                                               const Clock& clock);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -50,6 +56,11 @@ class Runner {
   Result<Session> load(const SavedSession& saved, bool recompute = false,
                        const SessionOptions& options = {});
 
+  // The commands posted so far, then a step. Whether there was something to run; if not, nothing
+  // happens until the next call, or the next deadline. Requires: create_without_thread, and no
+  // shutdown yet.
+  bool turn();
+
   // The state after the last step. Never waits for one.
   RunnerMetrics metrics() const;
 
@@ -59,12 +70,16 @@ class Runner {
 
  private:
   Runner(std::unique_ptr<Executor> executor, std::shared_ptr<EnginePort> port);
+  static Result<std::unique_ptr<Runner>> make(std::unique_ptr<Executor> executor,
+                                              const RunnerOptions& options, const Clock& clock);
+  Status start_thread();
 
   const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
   const std::unique_ptr<Executor> executor_;
   std::unique_ptr<EngineLoop> loop_;
   Mutex join_mutex_;
   std::thread thread_ CHORUS_GUARDED_BY(join_mutex_);
+  bool has_ended_ CHORUS_GUARDED_BY(join_mutex_) = false;
 };
 
 }  // namespace chorus
