@@ -192,7 +192,6 @@ void EngineLoop::handle(FinishAtCommand& command) {
     finish(*record, FinishReason::kStop);
     return;
   }
-  state.cut_after_end(n);
   SessionRecord* record = find(state.session());
   // Once the session's next generation was submitted, its context stands.
   if (record == nullptr || record->live.has_value() || record->ended.number != state.number())

@@ -39,6 +39,7 @@ bool GenerationState::deliver(std::span<const TokenScore> tokens,
   metrics_ = progress.metrics;
   if (progress.itl.has_value()) itl_.push_back(*progress.itl);
   ending_ = ending;
+  apply_cut();
   is_paused_ = !ending.has_value() && !limit_is_lifted_ &&
                outbox_.tokens.size() >= static_cast<size_t>(max_unread);
   changed_.notify_all();
@@ -52,10 +53,15 @@ void GenerationState::add_scores(Position first, std::span<const TokenScore> tok
   append_scores(tokens, likeliest, scores_.tokens, scores_.likeliest);
 }
 
-void GenerationState::cut_after_end(int32_t n) {
+void GenerationState::cut(int32_t n) {
   const MutexLock lock(mutex_);
-  if (!ending_.has_value() || n >= metrics_.generated_tokens) return;
-  metrics_.generated_tokens = n;
+  cut_ = std::min(cut_, n);
+  apply_cut();
+}
+
+void GenerationState::apply_cut() {
+  if (!ending_.has_value() || cut_ >= metrics_.generated_tokens) return;
+  metrics_.generated_tokens = cut_;
   ending_->reason = FinishReason::kStop;
 }
 
@@ -169,7 +175,7 @@ void GenerationHandle::cancel() const { state_->cancel(); }
 
 Status GenerationHandle::finish_at(int32_t n) const {
   if (n < 1) return invalid_argument("n", "expected at least 1, found " + std::to_string(n));
-  state_->cut_after_end(n);
+  state_->cut(n);
   (void)state_->port().inbox.post(FinishAtCommand{state_, n});
   return {};
 }

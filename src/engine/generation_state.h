@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,8 +50,9 @@ class GenerationState {
   void add_scores(Position first, std::span<const TokenScore> tokens,
                   std::span<const TokenLogprob> likeliest);
   bool cancel_requested() const { return cancel_requested_.load(std::memory_order_acquire); }
-  // A generation that ended by itself was cut to its first n tokens afterwards.
-  void cut_after_end(int32_t n);
+  // Finish_at was called: should the generation end, or have ended, with more than n tokens, it has
+  // ended with stop after n. Thread: any.
+  void cut(int32_t n);
 
   // ---- Readers ----
 
@@ -66,6 +68,7 @@ class GenerationState {
  private:
   void post_resume();
   bool has_news() const;
+  void apply_cut() CHORUS_REQUIRES(mutex_);
 
   const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
   const uint64_t session_;
@@ -81,6 +84,7 @@ class GenerationState {
   GenerationMetrics metrics_ CHORUS_GUARDED_BY(mutex_);
   std::vector<int64_t> itl_ CHORUS_GUARDED_BY(mutex_);
   std::optional<Ending> ending_ CHORUS_GUARDED_BY(mutex_);
+  int32_t cut_ CHORUS_GUARDED_BY(mutex_) = std::numeric_limits<int32_t>::max();
   bool end_was_read_ CHORUS_GUARDED_BY(mutex_) = false;
   bool is_paused_ CHORUS_GUARDED_BY(mutex_) = false;
   bool limit_is_lifted_ CHORUS_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,52 @@
+// What a single thread can bring about turn by turn: commands that arrive together, and blocks that
+// are taken at a certain step.
+#include <gtest/gtest.h>
+#include <utility>
+
+#include "engine/saved_session.h"
+#include "engine/testing.h"
+
+namespace chorus {
+namespace {
+
+using namespace testing;
+
+// An engine that moves when it is told to.
+struct SteppedEngine {
+  explicit SteppedEngine(const ScriptedExecutor::Options& executor_options = {},
+                         const RunnerOptions& options = {}) {
+    auto created = Runner::create_without_thread(
+        std::make_unique<ScriptedExecutor>(executor_options), options, clock);
+    CHORUS_CHECK(created.ok());
+    runner = std::move(created).value();
+  }
+  Session open() {
+    auto session = runner->open();
+    CHORUS_CHECK(session.ok());
+    return std::move(session).value();
+  }
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) runner->turn();
+  }
+
+  ManualClock clock;
+  std::unique_ptr<Runner> runner;
+};
+
+TEST(RunnerStepped, ACutIsSeenAlsoOfAGenerationThatEndsInTheSameTurn) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  const GenerationHandle handle = start(session, {1, 2}, up_to(9));
+  engine.turns(4);
+  EXPECT_EQ(session.position(), 6);
+  handle.cancel();
+  ASSERT_TRUE(handle.finish_at(1).ok());
+  engine.turns(1);
+  EXPECT_EQ(session.position(), 3);
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kStop);
+  EXPECT_EQ(handle.metrics().generated_tokens, 1);
+  EXPECT_EQ(engine.runner->metrics().generated_tokens, 1);
+}
+
+}  // namespace
+}  // namespace chorus
