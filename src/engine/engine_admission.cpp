@@ -169,12 +169,12 @@ void EngineLoop::begin(SessionRecord& record) {
     SamplingParams sampling = live.state->options().sampling;
     sampling.seed = live.seed;
     Status status = executor_.set_sampling(record.id, sampling);
-    record.sampling = sampling;
-    record.sampling.constraint = nullptr;
     if (!status.ok()) {
       finish(record, FinishReason::kError, std::move(status));
       return;
     }
+    record.sampling = sampling;
+    record.sampling.constraint = nullptr;
     live.next_token = std::make_shared<std::vector<TokenId>>(1);
   }
   feed(record);

@@ -48,5 +48,19 @@ TEST(RunnerStepped, ACutIsSeenAlsoOfAGenerationThatEndsInTheSameTurn) {
   EXPECT_EQ(engine.runner->metrics().generated_tokens, 1);
 }
 
+TEST(RunnerStepped, ARefusedPolicyIsNotPartOfASavedSession) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  GenerationOptions options = up_to(2);
+  options.sampling.temperature = 0.5f;
+  EXPECT_EQ(generate(session, {1}, options).reason, FinishReason::kLength);
+  options.sampling.temperature = -1.0f;
+  EXPECT_EQ(generate(session, {1}, options).error.field(), "temperature");
+  const auto saved = session.save();
+  ASSERT_TRUE(saved.ok());
+  EXPECT_EQ(saved->sampling.temperature, 0.5f);
+  EXPECT_TRUE(decode_session(encode_session(*saved)).ok());
+}
+
 }  // namespace
 }  // namespace chorus
