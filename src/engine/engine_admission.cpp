@@ -180,13 +180,11 @@ void EngineLoop::begin(SessionRecord& record) {
   feed(record);
 }
 
-// The first position of the prompt that is still to be scored. What was scored before the blocks
-// were taken is not scored again.
+// The first position of the prompt that is still to be scored. Delivered tokens that are computed
+// again are not the prompt's.
 Position EngineLoop::score_start(const SessionRecord& record) const {
   const LiveGeneration& live = *record.live;
-  const Position consumed = record.position();
-  return std::max(live.state->options().score_from.value_or(BatchInput::kNoScores),
-                  consumed > live.prompt_begin ? consumed + 1 : consumed);
+  return live.num_delivered > 0 ? BatchInput::kNoScores : live.next_score;
 }
 
 // Takes from the prefix index what it has, and follows whoever computes more of the same; or else

@@ -157,6 +157,8 @@ void EngineLoop::handle(StartCommand& command) {
   generation.prompt = std::move(command.delta);
   generation.prompt_begin = record->position();
   generation.prompt_end = record->position() + static_cast<Position>(generation.prompt.size());
+  generation.next_score =
+      std::max(generation.prompt_begin, options.score_from.value_or(BatchInput::kNoScores));
   generation.max_new_tokens = options.max_new_tokens;
   generation.seed = options.seed.value_or(
       random_bits(seed_, options.sampling.choice, generation.state->number()));

@@ -200,8 +200,10 @@ void EngineLoop::account(SessionRecord& record, const Task& task, const InputOut
   take_consumed(record, input);
   set_executor_length(record, input.end() + std::max(0, result.sampled_count - 1));
   publish_position(record);
-  if (result.scored_count > 0)
+  if (result.scored_count > 0) {
     live.state->add_scores(result.first_scored, output_.scored(result), output_.likeliest);
+    live.next_score = result.first_scored + result.scored_count;
+  }
   if (live.state->cancel_requested()) {
     finish(record, FinishReason::kCancelled);
   } else if (result.sampled_count > 0) {

@@ -34,7 +34,8 @@ struct LiveGeneration {
   int32_t max_new_tokens = 0;
   int32_t finish_at = 0;  // as asked for; 0: not
   int32_t num_delivered = 0;
-  int32_t overtaken = 0;  // by generations behind it in the queue, since it came to its head
+  Position next_score = 0;  // tokens before it are not scored, or were
+  int32_t overtaken = 0;    // by generations behind it in the queue, since it came to its head
   int32_t preemptions = 0;
   int32_t recomputed_tokens = 0;
   int32_t cached_tokens = 0;

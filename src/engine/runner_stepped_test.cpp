@@ -62,5 +62,30 @@ TEST(RunnerStepped, ARefusedPolicyIsNotPartOfASavedSession) {
   EXPECT_TRUE(decode_session(encode_session(*saved)).ok());
 }
 
+// Its first piece ends where the prompt begins, so that it has scored the first token and consumed
+// none when its blocks are taken.
+TEST(RunnerStepped, AScoreIsNotRepeatedAfterAPreemption) {
+  SteppedEngine engine({.block_size = 4, .num_blocks = 8},
+                       {.max_batch_tokens = 13, .max_decode_sequences = 1, .prefill_chunk = 12});
+  Session session = engine.open();
+  Session other = engine.open();
+  session.append(Tokens(12, 1))->wait();
+  other.append(Tokens(28, 2))->wait();
+  EXPECT_EQ(engine.runner->metrics().evictions, 1);
+  GenerationOptions options = up_to(2);
+  options.score_from = 12;
+  const GenerationHandle scored = start(session, Tokens(9, 3), options);
+  engine.turns(1);
+  GenerationOptions urgent = up_to(1);
+  urgent.priority = 1;
+  const GenerationHandle preempting = start(other, Tokens(1, 4), urgent);
+  preempting.wait();
+  EXPECT_EQ(read_all(scored).tokens.size(), 2u);
+  EXPECT_EQ(scored.metrics().preemptions, 1);
+  const PromptScores scores = scored.take_prompt_scores();
+  EXPECT_EQ(scores.first, 12);
+  EXPECT_EQ(scores.tokens.size(), 9u);
+}
+
 }  // namespace
 }  // namespace chorus
