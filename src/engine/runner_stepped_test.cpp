@@ -87,5 +87,28 @@ TEST(RunnerStepped, AScoreIsNotRepeatedAfterAPreemption) {
   EXPECT_EQ(scores.tokens.size(), 9u);
 }
 
+// None of the two would free a block by itself, and nobody reads.
+TEST(RunnerStepped, AReaderThatSleepsGivesUpBlocksThatItShares) {
+  SteppedEngine engine({.block_size = 4, .num_blocks = 8}, {.max_unread_tokens = 2});
+  Session sleepy = engine.open();
+  Session other = engine.open();
+  const GenerationHandle unread = start(sleepy, Tokens(16, 1), up_to(10));
+  while (engine.runner->turn()) {
+  }
+  EXPECT_EQ(sleepy.position(), 18);
+  auto fork = sleepy.clone(18);
+  ASSERT_TRUE(fork.ok());
+  auto second_fork = sleepy.clone(18);
+  ASSERT_TRUE(second_fork.ok());
+  const GenerationHandle also_unread = start(*fork, {5}, up_to(10));
+  while (engine.runner->turn()) {
+  }
+  EXPECT_EQ(fork->position(), 21);
+  auto third_fork = fork->clone(21);
+  ASSERT_TRUE(third_fork.ok());
+  EXPECT_EQ(generate(other, Tokens(24, 2), up_to(3)).tokens, continuation(Tokens(24, 2), 3));
+  EXPECT_EQ(read_all(unread).tokens, continuation(Tokens(16, 1), 10));
+}
+
 }  // namespace
 }  // namespace chorus
