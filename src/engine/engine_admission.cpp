@@ -141,6 +141,10 @@ bool EngineLoop::would_fit(const SessionRecord& record) const {
   const auto gives_way = [&](const SessionRecord& other) {
     return !is_running(other) || other.live->is_paused || has_lower_priority(other, record);
   };
+  // Then it has the pool to itself, where what growth() says of it is too much by a block.
+  if (std::all_of(running_.begin(), running_.end(),
+                  [&](const SessionRecord* other) { return gives_way(*other); }))
+    return true;
   std::vector<SessionId> yielding;
   for (const auto& [id, other] : by_id_) {
     if (other != &record && gives_way(*other)) yielding.push_back(id);

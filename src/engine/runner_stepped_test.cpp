@@ -110,5 +110,20 @@ TEST(RunnerStepped, AReaderThatSleepsGivesUpBlocksThatItShares) {
   EXPECT_EQ(read_all(unread).tokens, continuation(Tokens(16, 1), 10));
 }
 
+// It needs the whole pool, and holds part of a block of it.
+TEST(RunnerStepped, AReaderThatSleepsGivesUpTheLastBlock) {
+  SteppedEngine engine({.block_size = 4, .num_blocks = 6}, {.max_unread_tokens = 2});
+  Session sleepy = engine.open();
+  Session other = engine.open();
+  other.append(Tokens(2, 3))->wait();
+  const GenerationHandle unread = start(sleepy, Tokens(4, 1), up_to(10));
+  while (engine.runner->turn()) {
+  }
+  EXPECT_EQ(sleepy.position(), 6);
+  EXPECT_EQ(generate(other, Tokens(21, 2), up_to(1)).tokens,
+            continuation(Tokens(2, 3) + Tokens(21, 2), 1));
+  EXPECT_EQ(read_all(unread).tokens, continuation(Tokens(4, 1), 10));
+}
+
 }  // namespace
 }  // namespace chorus
