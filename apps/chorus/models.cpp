@@ -37,8 +37,9 @@ std::string hex(const Digest& digest) {
 Status with_flags(const Status& status) {
   std::string field = status.field();
   std::string message = status.message();
-  for (const std::string name : {"threads", "block_size", "context", "kv_blocks", "max_sessions",
-                                 "max_batch_tokens", "max_decode_sequences", "prefill_chunk"}) {
+  for (const std::string name :
+       {"threads", "block_size", "context", "kv_blocks", "max_sessions", "max_batch_tokens",
+        "max_decode_sequences", "prefill_chunk", "target_step_ms"}) {
     std::string flag = "--" + name;
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (field == name) field = flag;

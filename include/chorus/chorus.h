@@ -68,6 +68,8 @@ typedef struct chorus_engine_options {
   int32_t max_batch_tokens;      // tokens of one step
   int32_t prefill_chunk;         // default: 512
   int32_t max_decode_sequences;  // default: 32
+  int32_t target_step_ms;        // of a step beside which somebody decodes; default: 100
+  int32_t no_prefix_cache;       // not 0: equal prefixes of prompts do not share their KV
   int32_t f32_activations;       // not 0: exact activations in place of int8 ones, slow
   int32_t f32_kv;                // not 0: K and V as f32 in place of bf16
   const char* force_isa;         // "generic", "avx512"; default: the best of this processor
@@ -83,17 +85,30 @@ typedef struct chorus_engine_settings {
   int32_t max_batch_tokens;
   int32_t prefill_chunk;
   int32_t max_decode_sequences;
+  int32_t target_step_ms;
   int32_t vocabulary;  // tokens are in [0, vocabulary)
   int64_t kv_bytes;
   const char* isa;
 } chorus_engine_settings;
 
-// Counters since the start, as of the last step.
+// A quantile is the smallest latency that so many do not exceed, to within 1/32. All 0 where count
+// is.
+typedef struct chorus_latency {
+  int64_t count;
+  double mean_ms;
+  double p50_ms;
+  double p90_ms;
+  double p99_ms;
+  double max_ms;
+} chorus_latency;
+
+// Since the start, as of the last step.
 typedef struct chorus_engine_metrics {
   size_t size;
   int64_t steps;
   int64_t prompt_tokens;      // given tokens that were consumed
   int64_t generated_tokens;   // tokens that were delivered
+  int64_t cached_tokens;      // of the prompts, tokens whose KV others had computed
   int64_t recomputed_tokens;  // tokens whose KV had been given up
   int64_t preemptions;        // running generations whose blocks were taken, to resume later
   int64_t completed;          // generations that ended with stop or length
@@ -104,6 +119,13 @@ typedef struct chorus_engine_metrics {
   int32_t sessions;
   int32_t running;
   int32_t waiting;
+  int32_t reserved;      // 0
+  chorus_latency queue;  // from submission to the start of the first step
+  chorus_latency ttft;   // from submission to the first token
+  chorus_latency itl;    // between updates with tokens
+  chorus_latency tpot;   // mean time of each token but the first
+  chorus_latency total;  // from submission to the end
+  chorus_latency step;   // of each call of the backend
 } chorus_engine_metrics;
 
 // Loads a .chorus program, or exports a .gguf file in memory, and starts an engine on it. `model`
@@ -287,9 +309,11 @@ typedef struct chorus_generation_metrics {
   double total_ms;
   int32_t prompt_tokens;
   int32_t generated_tokens;
+  int32_t cached_tokens;  // of the prompt, tokens whose KV others had computed
   int32_t recomputed_tokens;
   int32_t preemptions;
-  uint64_t seed;  // the one used
+  uint64_t seed;       // the one used
+  chorus_latency itl;  // between updates with tokens
 } chorus_generation_metrics;
 
 // Waits until something is new, and takes it. After the end: an empty update with its reason.

@@ -75,6 +75,8 @@ Result<EngineOptions> engine_options(const chorus_engine_options* given) {
   CHORUS_RETURN_IF_ERROR(read("prefill_chunk", from.prefill_chunk, options.prefill_chunk));
   CHORUS_RETURN_IF_ERROR(
       read("max_decode_sequences", from.max_decode_sequences, options.max_decode_sequences));
+  CHORUS_RETURN_IF_ERROR(read("target_step_ms", from.target_step_ms, options.target_step_ms));
+  options.prefix_cache = from.no_prefix_cache == 0;
   if (from.f32_activations != 0) options.activations = Activations::kF32;
   if (from.f32_kv != 0) options.kv_type = KvType::kF32;
   if (from.force_isa != nullptr) options.force_isa = from.force_isa;

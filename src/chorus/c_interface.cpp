@@ -47,6 +47,10 @@ chorus_finish finish_of(const chorus::Generation& generation) {
   return CHORUS_FINISH_ERROR;
 }
 
+chorus_latency latency_of(const chorus::LatencySummary& from) {
+  return {from.count, from.mean_ms, from.p50_ms, from.p90_ms, from.p99_ms, from.max_ms};
+}
+
 // Adds what the generation has and its C copies lack.
 void copy_tokens(chorus_generation& handle) {
   const auto tokens = handle.generation.tokens();
@@ -111,6 +115,7 @@ Status get_settings(const chorus_engine* engine, chorus_engine_settings* out) no
   settings.max_batch_tokens = from.max_batch_tokens;
   settings.prefill_chunk = from.prefill_chunk;
   settings.max_decode_sequences = from.max_decode_sequences;
+  settings.target_step_ms = from.target_step_ms;
   settings.vocabulary = engine->engine->runner().effective().executor.vocabulary;
   settings.kv_bytes = from.kv_bytes;
   settings.isa = chorus::isa_name(from.isa).data();  // a literal
@@ -124,6 +129,7 @@ Status get_metrics(const chorus_engine* engine, chorus_engine_metrics* out) noex
   metrics.steps = from.steps;
   metrics.prompt_tokens = from.prompt_tokens;
   metrics.generated_tokens = from.generated_tokens;
+  metrics.cached_tokens = from.cached_tokens;
   metrics.recomputed_tokens = from.recomputed_tokens;
   metrics.preemptions = from.preemptions;
   metrics.completed = from.completed;
@@ -136,6 +142,12 @@ Status get_metrics(const chorus_engine* engine, chorus_engine_metrics* out) noex
   metrics.sessions = from.sessions;
   metrics.running = from.running;
   metrics.waiting = from.waiting;
+  metrics.queue = latency_of(from.queue);
+  metrics.ttft = latency_of(from.ttft);
+  metrics.itl = latency_of(from.itl);
+  metrics.tpot = latency_of(from.tpot);
+  metrics.total = latency_of(from.total);
+  metrics.step = latency_of(from.step);
   return fill(metrics, out, "metrics");
 }
 
@@ -260,9 +272,11 @@ Status get_metrics(const chorus_generation* generation, chorus_generation_metric
   metrics.total_ms = from.total_ms;
   metrics.prompt_tokens = from.prompt_tokens;
   metrics.generated_tokens = from.generated_tokens;
+  metrics.cached_tokens = from.cached_tokens;
   metrics.recomputed_tokens = from.recomputed_tokens;
   metrics.preemptions = from.preemptions;
   metrics.seed = from.seed;
+  metrics.itl = latency_of(from.itl);
   return fill(metrics, out, "metrics");
 }
 

@@ -154,6 +154,7 @@ static void test_facts(chorus_engine* engine) {
   CHECK(settings.threads == 1 && settings.context == 256 && settings.block_size == 16);
   CHECK(settings.max_sessions == 8 && settings.vocabulary == 293 && settings.kv_bytes > 0);
   CHECK(settings.max_batch_tokens > 0 && settings.prefill_chunk > 0);
+  CHECK(settings.target_step_ms == 100);
   CHECK(settings.max_decode_sequences > 0 && strlen(settings.isa) > 0);
   FAILS(CHORUS_INVALID_ARGUMENT, "engine", chorus_engine_get_settings(NULL, &settings, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "settings", chorus_engine_get_settings(engine, NULL, &error));
@@ -252,6 +253,7 @@ static void test_ways_to_read(chorus_engine* engine) {
   chorus_generation_metrics metrics = {.size = sizeof metrics};
   OK(chorus_generation_get_metrics(generation, &metrics, &error));
   CHECK(metrics.generated_tokens == 30 && metrics.seed == 7 && metrics.total_ms > 0);
+  CHECK(metrics.itl.count > 0 && metrics.itl.max_ms >= metrics.itl.p50_ms);
   chorus_generation_close(generation);
 
   for (int polls = 0; polls < 2; ++polls) {
@@ -559,6 +561,8 @@ int main(int count, char** arguments) {
   OK(chorus_engine_get_metrics(engine, &metrics, &error));
   CHECK(metrics.steps > 0 && metrics.completed > 0 && metrics.failed == 1 && metrics.cancelled > 0);
   CHECK(metrics.generated_tokens > 0 && metrics.prompt_tokens > 0 && metrics.kv_blocks == 64);
+  CHECK(metrics.step.count == metrics.steps && metrics.ttft.count > 0);
+  CHECK(metrics.queue.max_ms >= metrics.queue.p50_ms && metrics.total.max_ms > 0);
   chorus_engine_close(engine);
   test_closing_in_any_order(model);
   puts("ok");

@@ -41,6 +41,9 @@ struct Recomputed {
         generation.first_step = event.time_ns;
         queue.push_back(event.time_ns - generation.submitted);
         break;
+      case Kind::kCached:
+        counts.cached_tokens += event.tokens;
+        break;
       case Kind::kConsumed:
         counts.prompt_tokens += event.tokens;
         break;
@@ -114,6 +117,7 @@ void expect_same_counts(const RunnerMetrics& found, const RunnerMetrics& expecte
   EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
   EXPECT_EQ(found.cached_tokens, expected.cached_tokens);
   EXPECT_EQ(found.generated_tokens, expected.generated_tokens);
+  EXPECT_EQ(found.cached_tokens, expected.cached_tokens);
   EXPECT_EQ(found.recomputed_tokens, expected.recomputed_tokens);
   EXPECT_EQ(found.preemptions, expected.preemptions);
   EXPECT_EQ(found.evictions, expected.evictions);
