@@ -1,0 +1,196 @@
+// What sessions cost beside the model: forks, and the engine's own work in a step.
+//
+//   session_bench [--tiny]
+//
+// The model is a module that computes nothing, with the layers of a 135M llama: what is timed is
+// scheduling, planning, packing, committing and delivering. Times are medians.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/runner.h"
+#include "executors/module_executor.h"
+
+namespace chorus {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class NoModel final : public Module {
+ public:
+  explicit NoModel(int32_t block_size, int32_t num_blocks) {
+    info_.vocabulary = 49152;
+    info_.context = 8192;
+    info_.block_size = block_size;
+    info_.methods = {{"forward", 1, 4096, 0}};
+    LayerGroupInfo group;
+    for (int32_t layer = 0; layer < 30; ++layer) group.layers.push_back(layer);
+    group.bytes_per_cell = int64_t{30} * 2 * 3 * 64 * 2;
+    group.num_blocks = num_blocks;
+    info_.groups = {group};
+  }
+  const ModuleInfo& info() const override { return info_; }
+  Status begin(const Step&) override { return {}; }
+  Status run(int32_t, const Slice&, std::span<uint8_t>) override { return {}; }
+  Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
+                     std::vector<TokenLogprob>&) override {
+    for (size_t i = 0; i < specs.size(); ++i) results[i].token.id = specs[i].position % 1000;
+    return {};
+  }
+  Status copy_cells(const CellCopy&) override { return {}; }
+  Status read_cells(int32_t, std::span<const CellId>, std::span<std::byte>) const override {
+    return {};
+  }
+  Status write_cells(int32_t, std::span<const CellId>, std::span<const std::byte>) override {
+    return {};
+  }
+
+ private:
+  ModuleInfo info_;
+};
+
+std::unique_ptr<ModuleExecutor> make_executor(NoModel& module, int32_t max_sessions) {
+  SessionExecutorOptions options;
+  options.max_sessions = max_sessions;
+  options.max_session_tokens = 8192;
+  return std::move(ModuleExecutor::create(module, options)).value();
+}
+
+struct Shape {
+  int32_t prompt = 4096;
+  int32_t num_forks = 2000;
+  int32_t num_sessions = 64;
+  int32_t generated = 1000;
+};
+
+// At the executor, and through the engine: a fork that its owner closes again waits for the engine.
+void bench_forks(const Shape& shape) {
+  for (const int32_t block_size : {1, 16, 64}) {
+    NoModel module(block_size, 2 * shape.prompt / block_size + 64);
+    auto executor = make_executor(module, 64);
+    CHORUS_CHECK(executor->initialize().ok());
+    const SessionId source = *executor->open({});
+    BatchInput input;
+    input.session = source;
+    input.tokens = std::make_shared<std::vector<TokenId>>(static_cast<size_t>(shape.prompt), 7);
+    input.size = shape.prompt;
+    BatchOutput output;
+    CHORUS_CHECK(executor->execute(std::span(&input, 1), output).ok());
+    std::vector<double> times;
+    for (int32_t i = 0; i < shape.num_forks; ++i) {
+      const double begin = seconds_now();
+      const SessionId fork = *executor->clone(source, shape.prompt - i % 16);
+      times.push_back(seconds_now() - begin);
+      executor->close(fork);
+    }
+    std::printf("fork of %d tokens, blocks of %d: %.2f us\n", shape.prompt, block_size,
+                median(times) * 1e6);
+  }
+}
+
+void bench_forks_through_engine(const Shape& shape) {
+  NoModel module(16, 2 * shape.prompt / 16 + 64);
+  const SteadyClock clock;
+  auto runner = std::move(Runner::create(make_executor(module, 64), {}, clock)).value();
+  Session source = std::move(runner->open()).value();
+  std::move(source.append(std::vector<TokenId>(static_cast<size_t>(shape.prompt), 7)))
+      .value()
+      .wait();
+  std::vector<double> times;
+  for (int32_t i = 0; i < shape.num_forks; ++i) {
+    const double begin = seconds_now();
+    Session fork = std::move(source.clone(shape.prompt)).value();
+    fork.close();
+    times.push_back(seconds_now() - begin);
+  }
+  std::printf("fork and close through the engine: %.2f us\n", median(times) * 1e6);
+}
+
+// All sessions decode in every step.
+void bench_steps(const Shape& shape) {
+  NoModel module(16, shape.num_sessions * (shape.generated / 16 + 4));
+  const SteadyClock clock;
+  RunnerOptions options;
+  options.max_decode_sequences = shape.num_sessions;
+  auto runner =
+      std::move(Runner::create(make_executor(module, shape.num_sessions), options, clock)).value();
+  std::vector<Session> sessions;
+  std::vector<GenerationHandle> handles;
+  for (int32_t i = 0; i < shape.num_sessions; ++i) {
+    sessions.push_back(std::move(runner->open()).value());
+    GenerationOptions generation;
+    generation.max_new_tokens = shape.generated;
+    handles.push_back(std::move(sessions.back().generate({1, 2, 3}, generation)).value());
+  }
+  for (const GenerationHandle& handle : handles) handle.wait();
+  const RunnerMetrics metrics = runner->metrics();
+  const auto per_step = [&](int64_t ns) {
+    return static_cast<double>(ns) * 1e-3 / static_cast<double>(metrics.steps);
+  };
+  std::printf(
+      "a step of %d sessions: %.1f us (p50 of plan, pack and commit %.1f us; schedule %.1f us, "
+      "deliver %.1f us)\n",
+      shape.num_sessions, per_step(metrics.schedule_ns + metrics.execute_ns + metrics.deliver_ns),
+      metrics.step.p50_ms * 1e3, per_step(metrics.schedule_ns), per_step(metrics.deliver_ns));
+}
+
+// Requests that arrive together, each with the same 1024 tokens and 16 of its own.
+void bench_shared_prompts() {
+  for (const int32_t num_requests : {8, 32}) {
+    NoModel module(16, 8192);
+    const SteadyClock clock;
+    auto runner = std::move(Runner::create(make_executor(module, 64), {}, clock)).value();
+    std::vector<Session> sessions;
+    std::vector<GenerationHandle> handles;
+    for (int32_t i = 0; i < num_requests; ++i)
+      sessions.push_back(std::move(runner->open()).value());
+    for (int32_t i = 0; i < num_requests; ++i) {
+      std::vector<TokenId> prompt(1024, 7);
+      prompt.resize(1040, 100 + i);
+      GenerationOptions generation;
+      generation.max_new_tokens = 1;
+      handles.push_back(
+          std::move(sessions[static_cast<size_t>(i)].generate(prompt, generation)).value());
+    }
+    int64_t computed = 0;
+    for (const GenerationHandle& handle : handles) {
+      handle.wait();
+      computed += handle.metrics().prompt_tokens - handle.metrics().cached_tokens;
+    }
+    const GroupUsage usage = runner->metrics().usage.groups.at(0);
+    std::printf("%d requests of 1024 + 16 tokens: %lld tokens computed, %d blocks of 16 held\n",
+                num_requests, static_cast<long long>(computed),
+                usage.blocks_total - usage.blocks_free - usage.blocks_cached);
+  }
+}
+
+}  // namespace
+}  // namespace chorus
+
+int main(int argc, char** argv) {
+  chorus::Shape shape;
+  if (argc == 2 && std::strcmp(argv[1], "--tiny") == 0) {
+    shape = {256, 20, 4, 20};
+  } else if (argc != 1) {
+    std::fprintf(stderr, "usage: session_bench [--tiny]\n");
+    return 2;
+  }
+  chorus::bench_forks(shape);
+  chorus::bench_forks_through_engine(shape);
+  chorus::bench_steps(shape);
+  chorus::bench_shared_prompts();
+  return 0;
+}
