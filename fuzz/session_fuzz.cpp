@@ -63,7 +63,7 @@ void load(const SavedSession& saved) {
   const auto executor = std::move(ModuleExecutor::create(module, {4, 100})).value();
   const int32_t free = executor->available_blocks(0);
   Source source(saved.kv);
-  const auto session = executor->load({}, source);
+  const auto session = executor->load({}, saved.tokens, source);
   executor->sessions().check_invariants();
   if (session.ok()) {
     CHORUS_CHECK(executor->length(*session).value() <= 100);

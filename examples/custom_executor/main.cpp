@@ -60,6 +60,11 @@ class CountingExecutor final : public Executor {
     const auto found = sessions_.find(session);
     return found == sessions_.end() ? 0 : static_cast<int64_t>(found->second.size());
   }
+  int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t) const override {
+    int64_t blocks = 0;
+    for (const SessionId session : sessions) blocks += releasable_blocks(session);
+    return blocks;
+  }
 
   // Each input continues the session as it was before the step, or after the input before it. None
   // of this can fail, so that there is nothing to roll back.
@@ -96,7 +101,7 @@ class CountingExecutor final : public Executor {
   Status save(SessionId, ByteSink&) override {
     return unimplemented("save", "this executor has no KV");
   }
-  Result<SessionId> load(const SessionOptions&, ByteSource&) override {
+  Result<SessionId> load(const SessionOptions&, std::span<const TokenId>, ByteSource&) override {
     return unimplemented("load", "this executor has no KV");
   }
 

@@ -54,8 +54,6 @@ void EngineLoop::consume_attached(SessionRecord& record) {
   record.live->cached_tokens += count;
   metrics_.cached_tokens += count;
   metrics_.prompt_tokens += count;
-  log(EngineEvent::Kind::kCached, record, count);
-  log(EngineEvent::Kind::kConsumed, record, count);
   log(EngineEvent::Kind::kConsumed, record, count);
   log(EngineEvent::Kind::kCached, record, count);
   publish_position(record);

@@ -41,9 +41,6 @@ struct Recomputed {
         generation.first_step = event.time_ns;
         queue.push_back(event.time_ns - generation.submitted);
         break;
-      case Kind::kCached:
-        counts.cached_tokens += event.tokens;
-        break;
       case Kind::kConsumed:
         counts.prompt_tokens += event.tokens;
         break;
@@ -115,7 +112,6 @@ void expect_same_counts(const RunnerMetrics& found, const RunnerMetrics& expecte
   EXPECT_EQ(found.steps, expected.steps);
   EXPECT_EQ(found.aborted_steps, expected.aborted_steps);
   EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
-  EXPECT_EQ(found.cached_tokens, expected.cached_tokens);
   EXPECT_EQ(found.generated_tokens, expected.generated_tokens);
   EXPECT_EQ(found.cached_tokens, expected.cached_tokens);
   EXPECT_EQ(found.recomputed_tokens, expected.recomputed_tokens);

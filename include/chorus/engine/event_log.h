@@ -19,7 +19,6 @@ struct EngineEvent {
     kSubmitted,   // at the time of the call, logged when the engine has heard of it
     kStep,        // a step of the executor ended: `ns` it took; `tokens` it ran; `aborted`
     kFirstStep,   // the generation's first step began
-    kCached,      // `tokens` of the prompt were found in the prefix index; they are consumed, too
     kConsumed,    // `tokens` given ones became context
     kCached,      // `tokens` of those were not computed: the prefix index had them
     kRecomputed,  // `tokens` of the context were computed again
