@@ -4,7 +4,7 @@
 
 #include "chorus/text_generation.h"
 #include "console.h"
-#include "models.h"
+#include "latencies.h"
 #include "text/detokenizer.h"
 
 namespace chorus::cli {

@@ -39,10 +39,6 @@ std::string description_text(const Program& program);
 json::Value model_json(const Program& program, const std::string& path);
 json::Value engine_json(const EngineSettings& settings);
 
-// {count, mean, p50, p90, p99, max}, in milliseconds; and those that an engine keeps, by name.
-json::Value latency_json(const LatencySummary& latency);
-json::Value latencies_json(const RunnerMetrics& metrics);
-
 // The summary's "kv" and "forwards" from what the executor counted.
 json::Value kv_json(const EngineSettings& settings, const Usage& usage);
 json::Value forwards_json(const Usage& usage);

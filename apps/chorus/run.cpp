@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "latencies.h"
 #include "live_view.h"
 #include "models.h"
 #include "prompt_job.h"
