@@ -21,7 +21,7 @@ class ConversationTest : public ::testing::Test {
     ScriptedExecutor::Options options;
     options.vocabulary = program_->vocabulary();
     runner_ = Runner::create(std::make_unique<ScriptedExecutor>(options), {}, clock_).value();
-    context_.emplace(JobContext{*runner_, clock_, text_.get(), {}, signal_, {}});
+    context_.emplace(JobContext{*runner_, clock_, text_, {}, signal_, {}});
   }
 
   Conversation conversation() { return {"main", std::nullopt, runner_->open().value()}; }
