@@ -321,7 +321,9 @@ void EngineLoop::give_up_blocks(SessionRecord& record) {
 }
 
 void EngineLoop::evict(SessionRecord& record) {
+  const bool has_computed = record.attached == 0;
   give_up_blocks(record);
+  if (!has_computed) return;  // the index had it, and still has
   ++metrics_.evictions;
   log(EngineEvent::Kind::kEvicted, record, 0);
 }
