@@ -108,12 +108,12 @@ TEST(CommandLine, RefusesWithTheNameOfTheFlag) {
 }
 
 TEST(CommandLine, AbsentFlagsAreNamedInEverySpelling) {
-  for (const Words& words : {Words{"m", "--kv-layout", "5"}, Words{"m", "--kv-layout=5"},
-                             Words{"m", "--kv-layout="}, Words{"--kv-layout", "m"}}) {
-    EXPECT_EQ(Read(words).status, unimplemented("--kv-layout", "not offered by this version"));
+  for (const Words& words : {Words{"m", "--methods", "5"}, Words{"m", "--methods=5"},
+                             Words{"m", "--methods="}, Words{"--methods", "m"}}) {
+    EXPECT_EQ(Read(words).status, unimplemented("--methods", "not offered by this version"));
   }
-  EXPECT_EQ(misplaced_flag("--kv-layout=paged"),
-            unimplemented("--kv-layout", "not offered by this version"));
+  EXPECT_EQ(misplaced_flag("--methods=paged"),
+            unimplemented("--methods", "not offered by this version"));
 }
 
 TEST(CommandLine, TooManyArguments) {

@@ -63,6 +63,8 @@ void EngineFlags::declare(CommandLine& line) {
             "memory for KV blocks, such as 512MiB (default: from free memory)");
   line.flag("--kv-blocks", kv_blocks_, "N", "KV blocks per layer group, instead of --kv-memory");
   line.flag("--block-size", block_size_, "N", "cells per KV block: 1, 16 (default), 32 or 64");
+  line.flag("--kv-layout", kv_layout_, "KIND",
+            "paged (default), or sequence: one block per session, as long as the context");
   line.flag("--no-prefix-cache", no_prefix_cache_,
             "compute every prompt in full, also where KV of the same tokens is held");
 }
@@ -111,6 +113,11 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
     CHORUS_ASSIGN_OR_RETURN(options.kv_memory_bytes, parse_size("--kv-memory", kv_memory_));
   }
   options.prefix_cache = !no_prefix_cache_;
+  if (!kv_layout_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int choice,
+                            parse_choice("--kv-layout", kv_layout_, {"paged", "sequence"}));
+    options.kv_layout = choice == 0 ? KvLayout::kPaged : KvLayout::kSequence;
+  }
   if (!block_size_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int choice,
                             parse_choice("--block-size", block_size_, {"1", "16", "32", "64"}));

@@ -39,7 +39,7 @@ class EngineFlags {
   Result<EngineOptions> parse(const CommonFlags& common) const;
 
  private:
-  std::string activations_, kv_type_, block_size_, context_;
+  std::string activations_, kv_type_, kv_layout_, block_size_, context_;
   std::string kv_memory_, kv_blocks_, max_sessions_, max_batch_tokens_, prefill_chunk_,
       max_decode_sequences_, target_step_ms_;
   bool exact_ = false;

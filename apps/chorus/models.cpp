@@ -38,8 +38,8 @@ Status with_flags(const Status& status) {
   std::string field = status.field();
   std::string message = status.message();
   for (const std::string name :
-       {"threads", "block_size", "context", "kv_blocks", "max_sessions", "max_batch_tokens",
-        "max_decode_sequences", "prefill_chunk", "target_step_ms"}) {
+       {"threads", "kv_layout", "block_size", "context", "kv_blocks", "max_sessions",
+        "max_batch_tokens", "max_decode_sequences", "prefill_chunk", "target_step_ms"}) {
     std::string flag = "--" + name;
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (field == name) field = flag;
@@ -148,7 +148,7 @@ json::Value kv_json(const EngineSettings& settings, const Usage& usage) {
   }
   json::Value value;
   value.set("block_size", settings.block_size);
-  value.set("layout", "paged");
+  value.set("layout", name_of(settings.kv_layout));
   value.set("groups", std::move(groups));
   value.set("copied_blocks", usage.copied_blocks);
   value.set("bytes", settings.kv_bytes);

@@ -21,14 +21,18 @@ enum class KvType : uint8_t { kBf16, kF32 };
 std::string_view name_of(Activations activations);
 std::string_view name_of(KvType type);
 
+// As the command line spells it.
+std::string_view name_of(KvLayout layout);
+
 // What may be chosen. Zero and empty mean: not given, derived (see EngineSettings).
 struct EngineOptions {
   int32_t threads = 0;    // default: physical cores available to the process
   std::string force_isa;  // default: the best this processor has
   Activations activations = Activations::kInt8;
   KvType kv_type = KvType::kBf16;
-  int32_t block_size = 16;
-  int32_t context = 0;  // default: the program's, as far as the KV pool goes
+  KvLayout kv_layout = KvLayout::kPaged;
+  int32_t block_size = 0;  // default: 16; of kPaged only
+  int32_t context = 0;     // default: the program's, as far as the KV pool goes
   int64_t kv_memory_bytes =
       0;                     // default: what free memory allows, at most what all sessions can use
   int32_t kv_blocks = 0;     // per layer group, instead of kv_memory_bytes
@@ -46,6 +50,7 @@ struct EngineSettings {
   Isa isa = Isa::kGeneric;
   Activations activations = Activations::kInt8;
   KvType kv_type = KvType::kBf16;
+  KvLayout kv_layout = KvLayout::kPaged;
   int32_t block_size = 0;
   int32_t context = 0;
   std::vector<int32_t> kv_blocks;  // per layer group

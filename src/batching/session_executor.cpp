@@ -97,7 +97,8 @@ ExecutorInfo SessionExecutor::info() const {
     info.preferred_batch_tokens = std::max(info.preferred_batch_tokens, method.max_tokens);
   }
   info.block_size = module_.info().block_size;
-  info.has_prefix_index = true;
+  // A block as long as a session (layout kind sequence) is not full before its last token.
+  info.has_prefix_index = info.block_size < info.max_session_tokens;
   info.kv_format = module_.info().kv_format;
   return info;
 }

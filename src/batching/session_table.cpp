@@ -27,7 +27,7 @@ Result<std::unique_ptr<SessionTable>> SessionTable::create(const SessionTableOpt
                             "expected at least 1, found " + std::to_string(options.vocabulary));
   }
   if (!is_block_size(options.kv.block_size)) {
-    return invalid_argument("block_size", "expected 1, 16, 32 or 64 cells, found " +
+    return invalid_argument("block_size", "expected 1 cell or a multiple of 16, found " +
                                               std::to_string(options.kv.block_size));
   }
   CHORUS_ASSIGN_OR_RETURN(std::unique_ptr<KvBooks> books, KvBooks::create(options.kv));

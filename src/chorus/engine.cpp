@@ -60,6 +60,21 @@ Status with_option(const Status& status, const EngineOptions& options) {
   return Status(status.code(), std::move(field), status.message());
 }
 
+// Of a kSequence layout it follows from the context, which the pool decides.
+Status choose_block_size(const EngineOptions& options, EngineSettings& settings) {
+  if (options.kv_layout == KvLayout::kSequence) {
+    if (options.block_size == 0) return {};
+    return invalid_argument("block_size", "expected none beside kv_layout sequence, found " +
+                                              std::to_string(options.block_size));
+  }
+  settings.block_size = options.block_size == 0 ? 16 : options.block_size;
+  for (const int32_t size : {1, 16, 32, 64}) {
+    if (settings.block_size == size) return {};
+  }
+  return invalid_argument("block_size",
+                          "expected 1, 16, 32 or 64, found " + std::to_string(options.block_size));
+}
+
 // Everything that needs no KV pool. Errors name the option.
 Result<EngineSettings> basic_settings(const EngineOptions& options) {
   EngineSettings settings;
@@ -71,11 +86,8 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
   settings.threads = options.threads > 0 ? options.threads : available_cores();
   settings.activations = options.activations;
   settings.kv_type = options.kv_type;
-  settings.block_size = options.block_size;
-  if (!is_block_size(options.block_size)) {
-    return invalid_argument(
-        "block_size", "expected 1, 16, 32 or 64, found " + std::to_string(options.block_size));
-  }
+  settings.kv_layout = options.kv_layout;
+  CHORUS_RETURN_IF_ERROR(choose_block_size(options, settings));
   settings.max_sessions = options.max_sessions > 0 ? options.max_sessions : kDefaultMaxSessions;
   const auto limits =
       DecodeFirstScheduler::derive({.max_batch_tokens = options.max_batch_tokens,
@@ -99,27 +111,12 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
 Status size_kv_pool(const Program& program, const EngineOptions& options,
                     EngineSettings& settings) {
   const size_t num_groups = program.graph().groups.size();
-  const int64_t block_bytes =
-      kv_bytes_per_token(program.graph(), settings.kv_type) * settings.block_size;
-  const int32_t wanted_context = options.context > 0 ? options.context : program.context();
+  const int64_t token_bytes = kv_bytes_per_token(program.graph(), settings.kv_type);
+  int32_t wanted_context = options.context > 0 ? options.context : program.context();
   if (wanted_context > program.context()) {
     return invalid_argument("context", "expected at most the model's " +
                                            std::to_string(program.context()) + ", found " +
                                            std::to_string(wanted_context));
-  }
-  // More than all sessions can fill is of no use. One block more lets a full session be rewound.
-  const int64_t useful =
-      (ceil_div(wanted_context, settings.block_size) + 1) * settings.max_sessions;
-  int64_t blocks = options.kv_blocks;
-  const int64_t most = INT32_MAX / settings.block_size;  // cells are numbered by int32_t
-  if (blocks > most) {
-    return invalid_argument("kv_blocks", "expected at most " + std::to_string(most) + ", found " +
-                                             std::to_string(blocks));
-  }
-  if (blocks == 0) {
-    const int64_t budget =
-        options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
-    blocks = std::min({useful, budget / block_bytes, most});
   }
   // With a window, a block that others hold too may have to be copied while all others are in use.
   const auto& groups = program.graph().groups;
@@ -127,6 +124,28 @@ Status size_kv_pool(const Program& program, const EngineOptions& options,
     return group.policy.window > 0;
   });
   const int64_t least_blocks = windowed ? 2 : 1;
+  const int64_t budget =
+      options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
+  if (settings.kv_layout == KvLayout::kSequence) {
+    if (options.context == 0 && options.kv_blocks == 0) {  // as far as memory allows
+      const int64_t most_tokens = budget / token_bytes / least_blocks / 16 * 16;
+      wanted_context = static_cast<int32_t>(std::clamp<int64_t>(most_tokens, 1, wanted_context));
+    }
+    settings.block_size = sequence_block_size(wanted_context);
+  }
+  const int64_t block_bytes = token_bytes * settings.block_size;
+  // More than all sessions can fill is of no use. One block more lets a full session be rewound.
+  const int64_t useful =
+      settings.kv_layout == KvLayout::kSequence
+          ? int64_t{settings.max_sessions} + 1
+          : (ceil_div(wanted_context, settings.block_size) + 1) * settings.max_sessions;
+  int64_t blocks = options.kv_blocks;
+  const int64_t most = INT32_MAX / settings.block_size;  // cells are numbered by int32_t
+  if (blocks > most) {
+    return invalid_argument("kv_blocks", "expected at most " + std::to_string(most) + ", found " +
+                                             std::to_string(blocks));
+  }
+  if (blocks == 0) blocks = std::min({useful, budget / block_bytes, most});
   if (blocks < least_blocks) {
     return invalid_argument(options.kv_memory_bytes > 0 ? "kv_memory_bytes" : "kv_blocks",
                             "expected at least " + std::to_string(least_blocks) +
@@ -151,6 +170,10 @@ std::string_view name_of(Activations activations) {
   return cpu::name_of(backend_type(activations));
 }
 std::string_view name_of(KvType type) { return cpu::name_of(backend_type(type)); }
+
+std::string_view name_of(KvLayout layout) {
+  return layout == KvLayout::kPaged ? "paged" : "sequence";
+}
 
 std::string_view version() { return CHORUS_VERSION; }
 

@@ -42,7 +42,7 @@ Result<KvMemory> KvMemory::create(const Graph& graph, KvType type, int32_t block
       layer.layout.head_dim = source.head_dim;
       layer.layout.block_bytes = block_size * padded_dim(source.head_dim) * kv_element_bytes(type);
       layer.layout.head_bytes = layer.layout.block_bytes * num_blocks[g];
-      // At most 2^6 * 2^17 * 4 bytes times 2^31 blocks: no overflow before the bound is checked.
+      // At most 2^17 * 4 bytes for each of 2^31 cells: no overflow before the bound is checked.
       const auto arena = static_cast<uint64_t>(layer.layout.head_bytes + kPage - 1) / kPage * kPage;
       if (arena > kMost / 2 / static_cast<uint64_t>(layer.num_heads) ||
           (total += 2 * arena * static_cast<uint64_t>(layer.num_heads)) > kMost) {

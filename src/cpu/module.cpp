@@ -26,7 +26,7 @@ Status check_options(const Program& program, const CpuOptions& options) {
     return invalid_argument("threads", expected("1 to 1024", options.threads));
   }
   if (!is_block_size(options.block_size)) {
-    return invalid_argument("block_size", expected("1, 16, 32 or 64", options.block_size));
+    return invalid_argument("block_size", expected("1 or a multiple of 16", options.block_size));
   }
   if (options.max_step_tokens < 1 || options.max_step_tokens > kMostTokens) {
     return invalid_argument("max_step_tokens", expected("1 to 2^20", options.max_step_tokens));

@@ -202,7 +202,7 @@ TEST_F(Bits, DoNotDependOnBatchChunksSlicesThreadsOrBlockSize) {
     for (const Activations activations : {Activations::kInt8, Activations::kF32}) {
       CpuOptions options{.activations = activations, .kv_type = type, .max_step_tokens = 600};
       const auto want = alone(options);
-      for (const int32_t block_size : {1, 16, 32, 64}) {
+      for (const int32_t block_size : {1, 16, 32, 64, 320}) {
         for (const int32_t threads : {1, 2}) {
           for (const int32_t chunk : {1, 7, 64, 512}) {
             // The full product for the default types, a part of it for the others.

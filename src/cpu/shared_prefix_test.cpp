@@ -114,7 +114,7 @@ TEST(SharedPrefix, HasTheBitsOfEachSequenceAlone) {
         driver.run_alone(driver.add(each), 600);
         want.push_back(driver.sequence(0).logits);
       }
-      for (const int32_t block_size : {1, 16, 32, 64}) {
+      for (const int32_t block_size : {1, 16, 32, 64, 592}) {
         for (const bool tell : {true, false}) {
           options.block_size = block_size;
           options.threads = block_size == 16 ? 2 : 1;

@@ -19,6 +19,7 @@ ENGINE = [
     "--kv-memory",
     "--kv-blocks",
     "--block-size",
+    "--kv-layout",
     "--no-prefix-cache",
 ]
 SAMPLING = [
@@ -61,11 +62,7 @@ FLAGS = {
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
 }
 # Flags of the contract that this version does not have: (flag, value or nothing).
-ABSENT_ENGINE = [("--kv-layout", "paged")]
 ABSENT = {
-    "run": ABSENT_ENGINE,
-    "chat": ABSENT_ENGINE,
-    "perplexity": ABSENT_ENGINE,
     "export": [
         ("--quantize", "q8_0"),
         ("--methods", "forward"),
@@ -91,6 +88,7 @@ BAD_ENGINE = {
     ]
 } | {
     "--block-size": ["0", "2", "15", "128", "-16", "x", ""],
+    "--kv-layout": ["flat", "Paged", ""],
     "--kv-memory": ["0", "-1", "x", "12XiB", "", "MiB", "99999999999GiB"],
     "--log-level": ["loud", ""],
 }
@@ -322,7 +320,7 @@ class MissingTest(CliTest):
         self.assertIn("verb", self.expect(2, "--json").err)
         self.assertIn("verb", self.expect(2).err)
         self.assert_refused(2, "--threads", "--threads", "1", "run", TIED, "a")
-        self.assert_refused(2, "--kv-layout", "--kv-layout=paged")
+        self.assert_refused(2, "--methods", "--methods=forward")
         self.assert_refused(2, "VERB", "")
 
     def test_model(self):

@@ -147,6 +147,22 @@ class SchemaTest(CliTest):
         self.assertEqual(expected, counts)
         self.assertLessEqual(latency["ttft"]["max"], latency["total"]["max"])
 
+    def test_layout_sequence(self):
+        rows = [random_ids(random.Random(support.seed()), TIED, n) for n in (40, 3, 70)]
+        words = ["--max-tokens", "9", "--ignore-eos", "--logprobs", "2", "-n", "3"]
+        words += ["--temperature", "1", "--seed", "4"]
+        paged = self.run_ids(TIED, rows, *words)
+        done = self.run_ids(TIED, rows, *words, "--kv-layout", "sequence", "--context", "200")
+        self.assertEqual(list(map(bits, paged.results())), list(map(bits, done.results())))
+        kv = done.summary()["kv"]
+        self.assertEqual((208, "sequence"), (kv["block_size"], kv["layout"]))
+        # Each prompt's forks hold its block until they write; all but the last to do so copy it.
+        self.assertEqual(3 * 2, kv["copied_blocks"])
+        group = kv["groups"][0]
+        self.assertLessEqual(group["peak_blocks"], group["blocks"])
+        done = self.run_ids(TIED, rows, *words, "--kv-layout", "sequence", "--block-size", "16", code=2)
+        self.assert_error_line(done, "--block-size")
+
     def test_context_is_never_divided_by_the_sessions(self):
         few = self.run_json(TIED, "a", "--max-tokens", "1", "--max-sessions", "1")
         many = self.run_json(TIED, "a", "--max-tokens", "1", "--max-sessions", "64")

@@ -287,7 +287,7 @@ TEST_P(ExecutorContract, ALoadedSessionGoesOnWithTheSameBits) {
   ASSERT_TRUE(executor().save(source, saved).ok());
   EXPECT_EQ(executor().save(SessionId{99}, saved).code(), Code::kNotFound);
   const ScoreBits expected = Solo(GetParam()).sample(tokens, greedy());
-  for (const int32_t block_size : {1, 16, 32, 64}) {
+  for (const int32_t block_size : {1, 16, 32, 64, 128}) {
     SCOPED_TRACE(block_size);
     start({.block_size = block_size, .num_blocks = 1024 / block_size});
     // Its cells come to lie elsewhere than the source's.

@@ -333,7 +333,8 @@ TEST_P(ExecutorContract, SoloEqualsBatchedUnderRandomSchedules) {
   int refused = 0;
   int refused_rewinds = 0;
   int attached = 0;
-  for (const int32_t block_size : {1, 16, 32, 64}) {
+  // 112 cells hold the longest session: the layout kind `sequence`.
+  for (const int32_t block_size : {1, 16, 32, 64, 112}) {
     for (const int32_t chunk : {1, 7, 64, 512}) {
       for (int seed = 1; seed <= GetParam().num_schedules; ++seed) {
         SCOPED_TRACE("block size " + std::to_string(block_size) + ", chunk " +

@@ -115,6 +115,10 @@ class TinyIdentityTest(CliTest):
             ["--kv-blocks", "25", "--block-size", "16", "--prefill-chunk", "7"],
             ["--kv-blocks", "266", "--block-size", "1"],
             ["--context", "300"],
+            ["--kv-layout", "sequence"],
+            ["--kv-layout", "sequence", "--prefill-chunk", "7", "--threads", "2"],
+            ["--kv-layout", "sequence", "--context", "300", "--kv-blocks", "2"],
+            ["--kv-layout", "sequence", "--max-sessions", "3"],
         ]
         self.compare(TIED, self.prompts(TIED), MODES["int8"], settings)
 

@@ -51,9 +51,21 @@ struct SharedRange {
   friend bool operator==(const SharedRange&, const SharedRange&) = default;
 };
 
-// Whether a block size is one that backends offer: 1, 16, 32 or 64 cells.
-constexpr bool is_block_size(int32_t cells) {
-  return cells == 1 || cells == 16 || cells == 32 || cells == 64;
+// Whether a block size is one that backends offer: a cell, or units of 16 cells.
+constexpr bool is_block_size(int32_t cells) { return cells == 1 || (cells > 0 && cells % 16 == 0); }
+
+// How cells are dealt to sessions. Every result has the same bits in both.
+enum class KvLayout : uint8_t {
+  kPaged,     // blocks of 1, 16, 32 or 64 cells, shared by whoever holds the same tokens
+  kSequence,  // one block per session and group, as large as the longest session: see
+              // sequence_block_size
+};
+
+// The block size of a kSequence layout. Bytes become resident where they are first written. A clone
+// holds its source's block until either of them writes, which then copies it; no block is ever full
+// before its session is, so there is nothing for a prefix index; windows leave nothing behind.
+constexpr int32_t sequence_block_size(int32_t max_sequence_tokens) {
+  return (max_sequence_tokens + 15) / 16 * 16;
 }
 
 // The most blocks that `count` consecutive positions can touch. Requires: count >= 1.

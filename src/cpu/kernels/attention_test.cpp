@@ -216,7 +216,7 @@ TEST(Attention, BitsDependOnTheVisibleCellsAlone) {
       const int32_t group = 2;
       const auto q = random_values(3, static_cast<size_t>((c.length - begin) * group * c.head_dim));
       const auto expected = Cache(kernels, c, 0).attend(q, begin, c.length, group, 1);
-      for (int32_t block_size : {1, 16, 32, 64}) {
+      for (int32_t block_size : {1, 16, 32, 64, 624}) {
         c.block_size = block_size;
         SCOPED_TRACE(describe(c));
         for (int32_t first_held : {0, window == 0 ? 0 : begin - window + 1}) {
