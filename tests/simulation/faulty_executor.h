@@ -68,9 +68,10 @@ class FaultyExecutor final : public Executor {
     Sink faulty(*this, sink);
     return inner_->save(session, faulty);
   }
-  Result<SessionId> load(const SessionOptions& options, ByteSource& source) override {
+  Result<SessionId> load(const SessionOptions& options, std::span<const TokenId> tokens,
+                         ByteSource& source) override {
     Source faulty(*this, source);
-    return inner_->load(options, faulty);
+    return inner_->load(options, tokens, faulty);
   }
   Usage usage() const override { return inner_->usage(); }
 
