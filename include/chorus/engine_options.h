@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chorus/base/cpu_features.h"
+#include "chorus/kv/types.h"
 
 namespace chorus {
 
