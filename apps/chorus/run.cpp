@@ -442,7 +442,6 @@ json::Value RunVerb::summary() const {
   value.set("forwards", forwards_json(metrics.usage));
   value.set("kv", kv_json(engine_->settings(), metrics.usage));
   value.set("preemptions", metrics.preemptions);
-  value.set("recomputed_tokens", metrics.recomputed_tokens);
   value.set("latency_ms", latencies_json(metrics));
   value.set("failed", failed);
   return value;

@@ -68,6 +68,13 @@ def seed() -> int:
     return int(os.environ.get("CHORUS_TEST_SEED", "20240229"))
 
 
+def members(pairs: list) -> dict:
+    """An object of JSON, of which no member may occur twice."""
+    found = dict(pairs)
+    assert len(found) == len(pairs), [name for name, _ in pairs]
+    return found
+
+
 @dataclasses.dataclass
 class Done:
     """A finished run of the binary."""
@@ -78,7 +85,8 @@ class Done:
     err: str
 
     def json_lines(self) -> list:
-        return [json.loads(line) for line in self.out.decode("utf-8").split("\n") if line]
+        lines = self.out.decode("utf-8").split("\n")
+        return [json.loads(line, object_pairs_hook=members) for line in lines if line]
 
     def of_type(self, kind: str) -> list:
         return [o for o in self.json_lines() if o.get("type") == kind]
