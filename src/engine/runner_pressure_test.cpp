@@ -174,6 +174,7 @@ TEST(RunnerPressure, TheNewestOfTheLowestPriorityGivesWay) {
   std::vector<Session> sessions;
   for (int i = 0; i < 3; ++i) sessions.push_back(engine.open());
   engine.sync();
+  engine.gate.hold_at(0);
   GenerationOptions options = up_to(28);
   options.priority = 1;
   const GenerationHandle oldest = start(sessions[0], numbered(4, 1), options);
@@ -181,6 +182,7 @@ TEST(RunnerPressure, TheNewestOfTheLowestPriorityGivesWay) {
   const GenerationHandle low = start(sessions[1], numbered(4, 2), options);
   options.priority = 1;
   const GenerationHandle newest = start(sessions[2], numbered(4, 3), options);
+  engine.gate.open();
   EXPECT_EQ(read_all(oldest).tokens, continuation(numbered(4, 1), 28));
   EXPECT_EQ(read_all(low).tokens, continuation(numbered(4, 2), 28));
   EXPECT_EQ(read_all(newest).tokens, continuation(numbered(4, 3), 28));

@@ -34,7 +34,7 @@ class Schedule {
     } else if (kind == 3) {
       truncate();
     } else if (kind == 4) {
-      attach();
+      attach(sessions_[any()]);
     } else {
       step();
     }
@@ -105,7 +105,9 @@ class Schedule {
   void open() {
     const Result<SessionId> id = rig_->open({});
     ASSERT_EQ(id.ok(), static_cast<int32_t>(sessions_.size()) < shape_.max_sessions);
-    if (id.ok()) add(*id, {}, 0);
+    if (!id.ok()) return;
+    add(*id, {}, 0);
+    if (random_.below(2) == 0) attach(sessions_.back());
   }
 
   void close() {
@@ -146,8 +148,7 @@ class Schedule {
   }
 
   // What an empty session finds of the past of another one.
-  void attach() {
-    Session& session = sessions_[any()];
+  void attach(Session& session) {
     Tokens wanted = sessions_[any()].history;
     if (!past_.empty() && random_.below(2) == 0) wanted = past_[random_.below(past_.size())];
     if (wanted.empty() || session.length() > 0) return;

@@ -94,7 +94,10 @@ class SharedTile {
       Part part;
       part.queries = static_cast<int32_t>(random_.between(1, 12 / count));
       const int32_t shared = i == 0 ? 0 : (parts_.back().length - 6) / kChunk;
-      const auto chunks = static_cast<int32_t>(random_.below(static_cast<uint64_t>(shared) + 1));
+      const auto chunks =
+          random_.below(4) == 0
+              ? static_cast<int32_t>(random_.below(static_cast<uint64_t>(shared) + 1))
+              : shared;
       part.length = chunks * kChunk + static_cast<int32_t>(random_.between(8, 600));
       part.first = first_seen(part.length - 1 - (part.queries - 1) / 2);
       if (chunks > 0) share(parts_.back(), chunks, part);
