@@ -298,27 +298,45 @@ static void test_ways_to_read(chorus_engine* engine) {
   chorus_session_close(session);
 }
 
-static void test_ending_early(chorus_engine* engine) {
-  current = "ending early";
+// Ends by a call what may end by itself before the call, on a busy machine; then once more.
+#define IN_TIME(is_in_time) \
+  for (int tries = 50; !(is_in_time);) CHECK(--tries > 0)
+
+static int is_stopped_by_callback(chorus_session* session) {
+  OK(chorus_session_rewind(session, 0, &error));
   Seen seen = {.stop_after = 1};
-  chorus_session* session = NULL;
-  OK(chorus_session_open(engine, NULL, &session, &error));
   chorus_generation* generation = start_text(session, 240);
   OK(chorus_generation_run(generation, see, &seen, &error));
   CHECK(seen.calls == 1);
   chorus_result result = {.size = sizeof result};
   OK(chorus_generation_get_result(generation, &result, &error));
-  CHECK(result.finish == CHORUS_FINISH_CANCELLED && result.error.code == CHORUS_OK);
-  CHECK(result.num_tokens < 240);
+  CHECK(result.error.code == CHORUS_OK);
+  const int is_in_time = result.finish == CHORUS_FINISH_CANCELLED && result.num_tokens < 240;
   chorus_generation_close(generation);
+  return is_in_time;
+}
 
+static int is_cancelled(chorus_session* session) {
   OK(chorus_session_rewind(session, 0, &error));
-  generation = start_text(session, 240);
-  FAILS(CHORUS_INVALID_ARGUMENT, "session", chorus_session_rewind(session, 0, &error));
+  chorus_generation* generation = start_text(session, 240);
+  const chorus_code code = chorus_session_rewind(session, 0, &error);
+  CHECK(code == CHORUS_OK || strcmp(error.field, "session") == 0);
   OK(chorus_generation_cancel(generation, &error));
-  CHECK(finished(generation).finish == CHORUS_FINISH_CANCELLED);
+  const int is_in_time =
+      code == CHORUS_INVALID_ARGUMENT && finished(generation).finish == CHORUS_FINISH_CANCELLED;
   chorus_generation_close(generation);
+  return is_in_time;
+}
 
+static void test_ending_early(chorus_engine* engine) {
+  current = "ending early";
+  chorus_session* session = NULL;
+  OK(chorus_session_open(engine, NULL, &session, &error));
+  IN_TIME(is_stopped_by_callback(session));
+  IN_TIME(is_cancelled(session));
+
+  chorus_generation* generation = NULL;
+  chorus_result result = {.size = sizeof result};
   chorus_generation_options options = draws(200);
   options.deadline_ns = 1;
   OK(chorus_session_generate(session, kPrompt, kPromptSize, &options, &generation, &error));
@@ -515,8 +533,7 @@ static void test_misuse(chorus_engine* engine) {
 }
 
 // Handles that outlive their engine.
-static void test_closing_in_any_order(const char* model) {
-  current = "closing";
+static int ends_with_its_engine(const char* model) {
   const chorus_engine_options options = small_options();
   chorus_engine* engine = NULL;
   OK(chorus_engine_open(model, &options, &engine, &error));
@@ -524,7 +541,7 @@ static void test_closing_in_any_order(const char* model) {
   OK(chorus_session_open(engine, NULL, &session, &error));
   chorus_generation* generation = start_text(session, 240);
   chorus_engine_close(engine);
-  CHECK(finished(generation).finish == CHORUS_FINISH_CANCELLED);
+  const int is_in_time = finished(generation).finish == CHORUS_FINISH_CANCELLED;
   chorus_generation* refused = NULL;
   FAILS(CHORUS_UNAVAILABLE, "engine",
         chorus_session_generate(session, kPrompt, kPromptSize, NULL, &refused, &error));
@@ -532,6 +549,12 @@ static void test_closing_in_any_order(const char* model) {
   chorus_result result = {.size = sizeof result};
   OK(chorus_generation_get_result(generation, &result, &error));
   chorus_generation_close(generation);
+  return is_in_time;
+}
+
+static void test_closing_in_any_order(const char* model) {
+  current = "closing";
+  IN_TIME(ends_with_its_engine(model));
 }
 
 int main(int count, char** arguments) {

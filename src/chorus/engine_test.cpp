@@ -200,15 +200,20 @@ TEST_F(EngineTest, WhatIsWrongIsNamed) {
 }
 
 TEST_F(EngineTest, SessionsAndGenerationsOutliveTheEngine) {
-  Session session = open();
-  Generation generation = engine_->generate(session, "the sea", draws(200)).value();
-  ASSERT_TRUE(generation.read());
-  engine_.reset();
-  while (generation.read()) {
+  // On a busy machine a generation may end before its engine: once more, then.
+  for (int tries = 50; tries > 0; --tries) {
+    Session session = open();
+    Generation generation = engine_->generate(session, "the sea", draws(200)).value();
+    ASSERT_TRUE(generation.read());
+    engine_.reset();
+    while (generation.read()) {
+    }
+    EXPECT_FALSE(generation.text().empty());
+    EXPECT_EQ(session.generate({5}, {.max_new_tokens = 1}).status().code(), Code::kUnavailable);
+    if (generation.finish_reason() == FinishReason::kCancelled) return;
+    SetUp();
   }
-  EXPECT_EQ(generation.finish_reason(), FinishReason::kCancelled);
-  EXPECT_FALSE(generation.text().empty());
-  EXPECT_EQ(session.generate({5}, {.max_new_tokens = 1}).status().code(), Code::kUnavailable);
+  FAIL() << "every generation ended before its engine";
 }
 
 TEST_F(EngineTest, AChatIsRendered) {
