@@ -133,6 +133,7 @@ class EngineLoop {
   Status execute();
   void make_demands();
   void fit_to_pool();
+  bool last_resort();
   void drop_tasks(const SessionRecord& record);
   void take_consumed(SessionRecord& record, const BatchInput& input);
   void run_alone();

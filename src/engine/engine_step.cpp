@@ -105,20 +105,29 @@ void EngineLoop::fit_to_pool() {
     } else if (tasks_.size() > 1) {
       scheduler_->put_back(std::move(tasks_.back()));
       tasks_.pop_back();
-    } else if (!take_blocks(0)) {
-      SessionRecord& record = *by_id_.at(tasks_[0].input.session);
-      // In a pool of its own a session goes on in a last block that only the index holds besides.
-      if (executor_.truncate(record.id, record.executor_length).ok() &&
-          executor_.can_admit(demands_))
-        return;
-      const int32_t size = tasks_[0].input.size;
-      tasks_.clear();
-      fail(record, resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(size) +
-                                                       " tokens, found the pool full"));
+    } else if (!take_blocks(0) && !last_resort()) {
+      return;
     }
     if (tasks_.empty()) return;
     make_demands();
   }
+}
+
+// For the only task, where nobody is left to take blocks from. False: it can run now.
+bool EngineLoop::last_resort() {
+  SessionRecord& record = *by_id_.at(tasks_[0].input.session);
+  if (&record != running_.front()) {
+    preempt(record);  // it holds nothing, and waits for the first one, which has the pool
+    return true;
+  }
+  // In a pool of its own a session goes on in a last block that only the index holds besides.
+  if (executor_.truncate(record.id, record.executor_length).ok() && executor_.can_admit(demands_))
+    return false;
+  const int32_t size = tasks_[0].input.size;
+  tasks_.clear();
+  fail(record, resource_exhausted("kv_blocks", "expected blocks for " + std::to_string(size) +
+                                                   " tokens, found the pool full"));
+  return true;
 }
 
 void EngineLoop::drop_tasks(const SessionRecord& record) {
