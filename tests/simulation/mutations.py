@@ -40,11 +40,10 @@ MUTATIONS = [
      "if (left == 0) free_.push_back(block);",
      "if (left <= 1) free_.push_back(block);"),
     ("a rewind lowers first_position", "src/kv/books.cpp",
-     "      kept = static_cast<size_t>(blocks_for(length)",
-     "      table.first_position = std::min(\n"
-     "          table.first_position,\n"
-     "          first_visible(length, options_.groups[static_cast<size_t>(group)].policy));\n"
-     "      kept = static_cast<size_t>(blocks_for(length)"),
+     "    table.blocks.resize(kept);\n    if (length % options_.block_size == 0) continue;",
+     "    table.blocks.resize(kept);\n"
+     "    if (length > 0) table.first_position = std::max(0, table.first_position - 1);\n"
+     "    if (length % options_.block_size == 0) continue;"),
     ("a rewind is bounded by the window alone", "src/kv/books.cpp",
      "first = std::max(first, held + options_.groups[group].policy.window - 1);",
      "first = std::max(first, held);"),
