@@ -132,7 +132,7 @@ MUTATIONS = [
     ("blocks are told apart by six bits of a hash", "src/kv/prefix_index.cpp",
      "if (at(node).hash == hash && at(node).parent == parent &&\n"
      "        std::equal(tokens.begin(), tokens.end(), this->tokens(node).begin())) {",
-     "if ((at(node).hash & 63) == (hash & 63) && at(node).parent == parent) {"),
+     "if (!tokens.empty() && (at(node).hash & 63) == (hash & 63) && at(node).parent == parent) {"),
     ("an indexed block is taken without being counted", "src/kv/books_index.cpp",
      "      pools_[static_cast<size_t>(group)].retain(named);\n", ""),
     ("a session that attaches does not own what it takes", "src/kv/books_index.cpp",
