@@ -1,3 +1,4 @@
+// EngineLoop: commands, and the ends of generations.
 #include "engine/engine_loop.h"
 
 #include <algorithm>

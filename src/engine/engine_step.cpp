@@ -1,3 +1,4 @@
+// EngineLoop: a step, its accounts, and what readers are told of it.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -24,7 +24,7 @@ struct ExportOptions {
 // Exports in memory: one method `forward` of 1 to kDefaultMaxStep tokens. The same checkpoint and
 // options give the same bytes. Errors: kNotFound and kInvalidArgument for the path or an option
 // ("context" above the trained one); kDataLoss for what is wrong in the checkpoint and
-// kUnimplemented for what is not implemented, both with the key or tensor as field; kUnimplemented
+// kUnimplemented for what no lowering offers, both with the key or tensor as field; kUnimplemented
 // for a folder.
 Result<Program> export_program(const std::string& source, const ExportOptions& options = {});
 

@@ -29,7 +29,7 @@ class GgufLowering {
   Result<int64_t> int_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high);
   Result<double> get_float(std::string_view key);
   Result<double> float_or(std::string_view key, double otherwise);
-  // A feature that is not implemented: ok when the key is absent or holds `neutral`, which leaves
+  // A feature that no lowering offers: ok when the key is absent or holds `neutral`, which leaves
   // the feature off. Errors: kUnimplemented with the key.
   Status expect_number(std::string_view key, double neutral);
   Status expect_string(std::string_view key, std::string_view neutral);
