@@ -22,8 +22,10 @@ Status PromptJob::prepare() {
     shared_.deadline_ns =
         submitted_ns_.value_or(context_.clock.now_ns()) + *prompt.deadline_ms * 1000000;
   }
-  CHORUS_RETURN_IF_ERROR(read_tokens());
   const LoadedSession* base = context_.base;
+  if (base != nullptr && !prompt.cache_salt.empty())
+    return invalid_argument("cache_salt", "expected none: the prompt forks the loaded session");
+  CHORUS_RETURN_IF_ERROR(read_tokens());
   return base != nullptr && !base->tokens.empty() ? follow(*base) : Status();
 }
 

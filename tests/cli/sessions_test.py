@@ -197,12 +197,13 @@ class ForkTest(SessionTest):
             {"prompt": "a"},
             {"messages": [{"role": "user", "content": "b"}]},
             {"prompt": "x" * 1000},
+            {"prompt": "a", "cache_salt": "mine"},
             {"prompt": ""},
         ]
         words = ["--load-session", self.file, "--max-tokens", "3", *GREEDY]
         done = self.run_json(TIED, "--prompts", self.write("p.jsonl", lines), *words, code=1)
         errors = [r["error"] and r["error"]["field"] for r in done.results()]
-        self.assertEqual([None, "messages", "prompt", None], errors)
+        self.assertEqual([None, "messages", "prompt", "cache_salt", None], errors)
 
     def test_text_for_people(self):
         words = ["--load-session", self.file, "--max-tokens", "3", "--quiet", *GREEDY]
