@@ -296,9 +296,7 @@ GenerationMetrics EngineLoop::metrics_of(const LiveGeneration& generation) const
   metrics.queue_ms = ms_since(submitted, generation.first_step_ns.value_or(now));
   if (generation.num_delivered > 0)
     metrics.ttft_ms = ms_since(submitted, generation.first_token_ns);
-  if (generation.num_delivered > 1)
-    metrics.tpot_ms = ms_since(generation.first_token_ns, generation.last_token_ns) /
-                      (generation.num_delivered - 1);
+  if (generation.num_delivered > 1) metrics.tpot_ms = ms_since(0, tpot_ns(generation));
   return metrics;
 }
 
