@@ -364,23 +364,36 @@ class FlagTest(SessionTest):
 
 
 class InterruptTest(SessionTest):
-    def interrupted(self, *words, delay: float) -> int:
-        command = ["run", TIED, "--ignore-eos", "--temperature", "1", *words]
+    RUNS = 40
+
+    def start(self) -> subprocess.Popen:
+        words = ["--ignore-eos", "--temperature", "1", "--max-tokens", "100", "--prefill-chunk", "1"]
         process = subprocess.Popen(
-            support.command_of([*command, "--save-session", self.file, "--json"]),
+            support.command_of(
+                ["run", TIED, "a" * 400, *words, "--save-session", self.file, "--json"]
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         self.addCleanup(process.kill)
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
+        return process
+
+    def end(self, process: subprocess.Popen) -> int:
         process.communicate(timeout=support.TIMEOUT_S)
         return process.returncode
 
     def test_no_file_is_left_half_written(self):
+        # The signals are spread over what a run takes on this machine.
+        begin = time.monotonic()
+        self.assertEqual(0, self.end(self.start()))
+        whole_s = time.monotonic() - begin
+        os.unlink(self.file)
         codes = set()
-        for n in range(40):
-            code = self.interrupted("a" * 400, "--max-tokens", "60", delay=0.02 + 0.003 * n)
+        for n in range(self.RUNS):
+            process = self.start()
+            time.sleep(1.1 * whole_s * n / self.RUNS)
+            process.send_signal(signal.SIGINT)
+            code = self.end(process)
             codes.add(code)
             self.assertIn(code, (0, 130, -signal.SIGINT))
             self.assertLessEqual(set(self.files()), {"session"})
