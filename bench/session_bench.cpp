@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "batching/decode_first_scheduler.h"
 #include "engine/runner.h"
 #include "executors/module_executor.h"
 
@@ -177,6 +178,37 @@ void bench_shared_prompts() {
   }
 }
 
+// A step's batch out of queues of many sessions: half of them decode, half wait with a prompt. What
+// was handed out is queued again, so that the queue keeps its length.
+void bench_queues(const Shape& shape) {
+  for (const int32_t length : {64, 1024, 16384}) {
+    auto scheduler = std::move(DecodeFirstScheduler::create({})).value();
+    const auto tokens = std::make_shared<std::vector<TokenId>>(4096, 7);
+    std::vector<Task> tasks;
+    for (int32_t i = 0; i < length; ++i) {
+      Task task;
+      task.id = static_cast<TaskId>(i);
+      task.is_decode = i % 2 == 0;
+      task.input.session = static_cast<SessionId>(i);
+      task.input.tokens = tokens;
+      task.input.size = task.is_decode ? 1 : 512;
+      tasks.push_back(std::move(task));
+    }
+    CHORUS_CHECK(scheduler->submit(tasks));
+    std::vector<Task> batch;
+    std::vector<double> times;
+    for (int32_t i = 0; i < shape.generated; ++i) {
+      const double begin = seconds_now();
+      scheduler->get_work(scheduler->full_budget(), batch);
+      times.push_back(seconds_now() - begin);
+      CHORUS_CHECK_EQ(batch.size(), static_cast<size_t>(33));
+      CHORUS_CHECK(scheduler->submit(batch));
+    }
+    std::printf("a batch of 32 decodes and a chunk out of %d tasks: %.2f us\n", length,
+                median(times) * 1e6);
+  }
+}
+
 }  // namespace
 }  // namespace chorus
 
@@ -192,5 +224,6 @@ int main(int argc, char** argv) {
   chorus::bench_forks_through_engine(shape);
   chorus::bench_steps(shape);
   chorus::bench_shared_prompts();
+  chorus::bench_queues(shape);
   return 0;
 }

@@ -5,7 +5,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "apps", "tests", "fuzz")
+FOLDERS = ("src", "apps", "bench", "tests", "fuzz")
 GTEST = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.M)
 ADDED = re.compile(r"\b(?:add_test|chorus_test|chorus_python_test)\(\s*NAME\s+(\w+)")
 FUZZED = re.compile(r"\bchorus_fuzz\(\s*(\w+)")
