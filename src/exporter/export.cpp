@@ -11,9 +11,12 @@ namespace chorus {
 
 namespace {
 
-Status lower(GgufLowering& lowering, std::string_view architecture) {
-  if (architecture == "llama") return lower_llama(lowering);
-  return unimplemented("general.architecture", "expected \"llama\", found " + quoted(architecture));
+Status lower(GgufConfig& config, Lowering& lowering, std::string_view architecture) {
+  if (architecture == "llama") return lower_llama(config, lowering);
+  if (architecture == "gemma3") return lower_gemma3(config, lowering);
+  if (architecture == "muse-glimmer") return lower_muse_glimmer(config, lowering);
+  return unimplemented("general.architecture",
+                       "expected llama, gemma3 or muse-glimmer, found " + quoted(architecture));
 }
 
 Status apply_context(int32_t wanted, int32_t& context) {
@@ -44,8 +47,10 @@ Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& opt
   ProgramBuilder builder;
   builder.facts.architecture = *architecture;
   builder.facts.methods = {{"forward", 1, kDefaultMaxStep, 0}};
-  GgufLowering lowering(file, builder, std::string(*architecture));
-  CHORUS_RETURN_IF_ERROR(lower(lowering, *architecture));
+  const Checkpoint checkpoint = checkpoint_of(file);
+  GgufConfig config(file, *architecture);
+  Lowering lowering(checkpoint, builder);
+  CHORUS_RETURN_IF_ERROR(lower(config, lowering, *architecture));
   TokenizerStorage storage;
   CHORUS_RETURN_IF_ERROR(lower_tokenizer(file, builder.facts, storage));
   CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));

@@ -52,6 +52,7 @@ inline constexpr uint32_t kGgmlF16 = 1;
 inline constexpr uint32_t kGgmlQ4_0 = 2;
 inline constexpr uint32_t kGgmlQ4_1 = 3;
 inline constexpr uint32_t kGgmlQ8_0 = 8;
+inline constexpr uint32_t kGgmlBF16 = 30;
 
 // "Q4_0"; "type 77" for a number that is not known.
 std::string ggml_type_name(uint32_t type);

@@ -1,14 +1,19 @@
 #include "exporter/lowering.h"
 
-#include "program/names.h"
+#include <bit>
+#include <cstring>
+#include <optional>
+
+#include "program/limits.h"
+#include "program/packing/half.h"
 
 namespace chorus {
 
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& dims) {
+std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(dims[i]);
+  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
 }
 
@@ -27,81 +32,76 @@ std::optional<WeightType> packed_type(uint32_t ggml_type) {
   }
 }
 
-Status check_dims(const GgufTensor& tensor, const std::vector<int64_t>& expected) {
-  if (tensor.dims == expected) return Status();
-  return data_loss(std::string(tensor.name),
-                   "expected shape " + shape_text(expected) + ", found " + shape_text(tensor.dims));
+Status check_shape(const CheckpointTensor& tensor, const std::vector<int64_t>& expected) {
+  if (tensor.shape == expected) return Status();
+  return data_loss(std::string(tensor.name), "expected shape " + shape_text(expected) + ", found " +
+                                                 shape_text(tensor.shape));
 }
 
 Status missing_tensor(const std::string& name) {
   return data_loss(name, "expected this tensor, found none");
 }
 
+// The values of a tensor of floats; nullopt for another type.
+std::optional<std::vector<float>> floats_of(const CheckpointTensor& tensor) {
+  const std::byte* data = tensor.data.data();
+  std::vector<float> values;
+  if (tensor.type == kGgmlF32) {
+    values.resize(tensor.data.size() / sizeof(float));
+    std::memcpy(values.data(), data, values.size() * sizeof(float));
+  } else if (tensor.type == kGgmlF16 || tensor.type == kGgmlBF16) {
+    for (size_t i = 0; i + 2 <= tensor.data.size(); i += 2) {
+      uint16_t bits;
+      std::memcpy(&bits, data + i, sizeof bits);
+      values.push_back(tensor.type == kGgmlF16 ? half_to_float(bits)
+                                               : std::bit_cast<float>(uint32_t{bits} << 16));
+    }
+  } else {
+    return std::nullopt;
+  }
+  return values;
+}
+
 }  // namespace
 
-std::string GgufLowering::key_name(std::string_view key) {
-  std::string name = prefix_ + std::string(key);
-  used_keys_.insert(name);
-  return name;
+DecoderNames gguf_names() {
+  return {.embedding = "token_embd",
+          .layers = "blk.",
+          .final_norm = "output_norm",
+          .head = "output",
+          .attention_norm = "attn_norm",
+          .q = "attn_q",
+          .k = "attn_k",
+          .v = "attn_v",
+          .gate = "attn_gate",
+          .attention_output = "attn_output",
+          .q_norm = "attn_q_norm",
+          .k_norm = "attn_k_norm",
+          .attention_post_norm = "post_attention_norm",
+          .ff_norm = "ffn_norm",
+          .ff_gate = "ffn_gate",
+          .ff_up = "ffn_up",
+          .ff_down = "ffn_down",
+          .ff_post_norm = "post_ffw_norm"};
 }
 
-Result<int64_t> GgufLowering::get_int(std::string_view key, int64_t low, int64_t high) {
-  return file_.get_int(key_name(key), low, high);
+std::vector<LinearPart> qkv_parts(const DecoderNames& names, const std::string& prefix,
+                                  const DecoderSizes& sizes) {
+  return {{prefix + std::string(names.q), sizes.q_width()},
+          {prefix + std::string(names.k), sizes.kv_width()},
+          {prefix + std::string(names.v), sizes.kv_width()}};
 }
 
-Result<int64_t> GgufLowering::int_or(std::string_view key, int64_t otherwise, int64_t low,
-                                     int64_t high) {
-  CHORUS_ASSIGN_OR_RETURN(const auto value, file_.find_int(key_name(key), low, high));
-  return value.value_or(otherwise);
-}
-
-Result<double> GgufLowering::get_float(std::string_view key) {
-  return file_.get_float(key_name(key));
-}
-
-Result<double> GgufLowering::float_or(std::string_view key, double otherwise) {
-  CHORUS_ASSIGN_OR_RETURN(const auto value, file_.find_float(key_name(key)));
-  return value.value_or(otherwise);
-}
-
-Status GgufLowering::expect_number(std::string_view key, double neutral) {
-  const std::string name = key_name(key);
-  const GgufValue* value = file_.find(name);
-  if (value == nullptr) return Status();
-  double number = 0.0;
-  if (value->type == GgufType::kF32 || value->type == GgufType::kF64) {
-    CHORUS_ASSIGN_OR_RETURN(const auto found, file_.find_float(name));
-    number = *found;
-  } else if (value->type == GgufType::kBool) {
-    CHORUS_ASSIGN_OR_RETURN(const auto found, file_.find_bool(name));
-    number = *found ? 1.0 : 0.0;
-  } else {
-    CHORUS_ASSIGN_OR_RETURN(const auto found, file_.find_int(name, INT64_MIN, INT64_MAX));
-    number = static_cast<double>(*found);
-  }
-  if (number == neutral) return Status();
-  return unimplemented(
-      name, "expected none or " + std::to_string(neutral) + ", found " + std::to_string(number));
-}
-
-Status GgufLowering::expect_string(std::string_view key, std::string_view neutral) {
-  const std::string name = key_name(key);
-  CHORUS_ASSIGN_OR_RETURN(const auto found, file_.find_string(name));
-  if (!found || *found == neutral) return Status();
-  return unimplemented(name,
-                       "expected none or " + std::string(neutral) + ", found " + quoted(*found));
-}
-
-const GgufTensor* GgufLowering::take_tensor(const std::string& name) {
-  const GgufTensor* tensor = file_.find_tensor(name);
-  if (tensor != nullptr) used_tensors_.insert(tensor->name);
+const CheckpointTensor* Lowering::take(const std::string& name) {
+  const CheckpointTensor* tensor = checkpoint_.find(name);
+  if (tensor != nullptr) used_.insert(tensor->name);
   return tensor;
 }
 
-Result<WeightId> GgufLowering::matrix(const std::string& name, int64_t rows, int64_t columns) {
-  const GgufTensor* tensor = take_tensor(name);
+Result<WeightId> Lowering::matrix(const std::string& name, int64_t rows, int64_t columns) {
+  const CheckpointTensor* tensor = take(name);
   if (tensor == nullptr) return missing_tensor(name);
-  CHORUS_RETURN_IF_ERROR(check_dims(*tensor, {columns, rows}));
+  CHORUS_RETURN_IF_ERROR(check_shape(*tensor, {rows, columns}));
   const auto type = packed_type(tensor->type);
   if (!type) {
     return unimplemented(
@@ -111,30 +111,105 @@ Result<WeightId> GgufLowering::matrix(const std::string& name, int64_t rows, int
                              tensor->data);
 }
 
-Result<WeightId> GgufLowering::optional_vector(const std::string& name, int64_t columns) {
-  const GgufTensor* tensor = take_tensor(name);
-  if (tensor == nullptr) return kNoWeight;
-  CHORUS_RETURN_IF_ERROR(check_dims(*tensor, {columns}));
-  if (tensor->type != kGgmlF32) {
-    return unimplemented(name, "expected type F32, found " + ggml_type_name(tensor->type));
+Result<std::vector<float>> Lowering::take_floats(const std::string& name, int64_t columns) {
+  const CheckpointTensor* tensor = take(name);
+  if (tensor == nullptr) return std::vector<float>();
+  CHORUS_RETURN_IF_ERROR(check_shape(*tensor, {columns}));
+  auto values = floats_of(*tensor);
+  if (!values) {
+    return unimplemented(name,
+                         "expected type F32, F16 or BF16, found " + ggml_type_name(tensor->type));
   }
-  return builder_.add_vector(name, tensor->data);
+  return std::move(*values);
 }
 
-Result<WeightId> GgufLowering::vector(const std::string& name, int64_t columns) {
-  if (file_.find_tensor(name) == nullptr) return missing_tensor(name);
-  return optional_vector(name, columns);
+Result<WeightId> Lowering::optional_vector(const std::string& name, int64_t columns, float offset) {
+  if (!has(name)) return kNoWeight;
+  CHORUS_ASSIGN_OR_RETURN(std::vector<float> values, take_floats(name, columns));
+  for (float& value : values) value += offset;
+  return builder_.add_vector(name, values);
 }
 
-Status GgufLowering::check_all_used() const {
-  for (const GgufValue& value : file_.values()) {
-    if (value.key.substr(0, prefix_.size()) != prefix_) continue;
-    if (used_keys_.count(std::string(value.key)) == 0) {
-      return unimplemented(std::string(value.key), "expected a key that this lowering knows");
-    }
+Result<WeightId> Lowering::vector(const std::string& name, int64_t columns, float offset) {
+  if (!has(name)) return missing_tensor(name);
+  return optional_vector(name, columns, offset);
+}
+
+void Lowering::skip(std::string_view prefix) {
+  for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
+    if (tensor.name.substr(0, prefix.size()) == prefix) used_.insert(tensor.name);
   }
-  for (const GgufTensor& tensor : file_.tensors()) {
-    if (used_tensors_.count(tensor.name) == 0) {
+}
+
+Result<std::vector<ValueId>> Lowering::linear(const std::vector<LinearPart>& parts, int64_t columns,
+                                              ValueId x) {
+  std::vector<WeightId> weights;
+  std::vector<WeightId> biases;
+  for (const LinearPart& part : parts) {
+    CHORUS_ASSIGN_OR_RETURN(const WeightId weight,
+                            matrix(part.name + ".weight", part.rows, columns));
+    CHORUS_ASSIGN_OR_RETURN(const WeightId bias, optional_vector(part.name + ".bias", part.rows));
+    weights.push_back(weight);
+    biases.push_back(bias);
+  }
+  return builder_.linear(x, weights, biases);
+}
+
+Result<ValueId> Lowering::linear(const LinearPart& part, int64_t columns, ValueId x) {
+  CHORUS_ASSIGN_OR_RETURN(const auto values, linear(std::vector{part}, columns, x));
+  return values[0];
+}
+
+Result<ValueId> Lowering::rms_norm(const std::string& name, const NormShape& shape, ValueId x) {
+  CHORUS_ASSIGN_OR_RETURN(const WeightId weight,
+                          vector(name + ".weight", shape.width, shape.offset));
+  return builder_.rms_norm(x, weight, shape.epsilon,
+                           shape.per_head ? static_cast<int32_t>(shape.width) : 0);
+}
+
+Result<WeightId> Lowering::embedding(const DecoderNames& names, int64_t width) {
+  const std::string name = names.embedding + ".weight";
+  const CheckpointTensor* tensor = checkpoint_.find(name);
+  if (tensor == nullptr) return missing_tensor(name);
+  if (tensor->shape.size() != 2 || tensor->shape[0] > kMaxVocabulary) {
+    return data_loss(name, "expected a matrix of at most " + std::to_string(kMaxVocabulary) +
+                               " rows, found shape " + shape_text(tensor->shape));
+  }
+  builder_.facts.vocabulary = static_cast<int32_t>(tensor->shape[0]);
+  return matrix(name, tensor->shape[0], width);
+}
+
+Result<ValueId> Lowering::head(const DecoderNames& names, int64_t width, WeightId table,
+                               ValueId x) {
+  const LinearPart own{names.head, builder_.facts.vocabulary};
+  if (has(names.head + ".weight")) return linear(own, width, x);
+  return builder_.linear(x, {table})[0];
+}
+
+AttentionShape Lowering::add_attention(int32_t group, const DecoderSizes& sizes) {
+  AttentionShape shape;
+  shape.num_heads = static_cast<int32_t>(sizes.num_heads);
+  shape.num_kv_heads = static_cast<int32_t>(sizes.num_kv_heads);
+  shape.head_dim = static_cast<int32_t>(sizes.head_dim);
+  shape.layer = builder_.add_kv_layer(group, {shape.num_kv_heads, shape.head_dim});
+  return shape;
+}
+
+Result<ValueId> Lowering::feed_forward(const DecoderNames& names, const std::string& prefix,
+                                       const DecoderSizes& sizes, OpKind activation, ValueId x) {
+  CHORUS_ASSIGN_OR_RETURN(const auto gate_up,
+                          linear({{prefix + std::string(names.ff_gate), sizes.ff_width},
+                                  {prefix + std::string(names.ff_up), sizes.ff_width}},
+                                 sizes.width, x));
+  const ValueId gate =
+      activation == OpKind::kGelu ? builder_.gelu(gate_up[0]) : builder_.silu(gate_up[0]);
+  return linear({prefix + std::string(names.ff_down), sizes.width}, sizes.ff_width,
+                builder_.mul(gate, gate_up[1]));
+}
+
+Status Lowering::check_all_used() const {
+  for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
+    if (used_.count(tensor.name) == 0) {
       return unimplemented(std::string(tensor.name), "expected a tensor that this lowering knows");
     }
   }

@@ -1,66 +1,117 @@
-// What lowerings share: a checkpoint whose keys and tensors are asked for by name, so that what
-// nobody asked for can be refused by name.
+// What lowerings share: the tensors of a checkpoint become weights by name, so that what nobody
+// asked for can be refused by name; and the layers that architectures have in common.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "base/result.h"
-#include "exporter/gguf.h"
+#include "exporter/checkpoint.h"
+#include "exporter/decoder_config.h"
+#include "exporter/gguf_config.h"
 #include "program/builder.h"
 
 namespace chorus {
 
-// Thread: one at a time. Requires: file and builder outlive it.
-class GgufLowering {
- public:
-  GgufLowering(const GgufFile& file, ProgramBuilder& builder, std::string architecture)
-      : file_(file), builder_(builder), prefix_(std::move(architecture) + ".") {}
+// What a decoder's tensors are called in a kind of checkpoint; without ".weight" and ".bias". Those
+// of a layer stand behind `layers` and its number and a dot. Empty: the architecture has none.
+struct DecoderNames {
+  std::string embedding;
+  std::string layers;
+  std::string final_norm;
+  std::string head;
+  std::string_view attention_norm;
+  std::string_view q, k, v, gate, attention_output;
+  std::string_view q_norm, k_norm;
+  std::string_view attention_post_norm;
+  std::string_view ff_norm;
+  std::string_view ff_gate, ff_up, ff_down;
+  std::string_view ff_post_norm;
 
-  const GgufFile& file() const { return file_; }
+  std::string layer(int64_t index) const { return layers + std::to_string(index) + "."; }
+};
+
+// Those of every GGUF file.
+DecoderNames gguf_names();
+
+// One of the weights of a joined linear layer.
+struct LinearPart {
+  std::string name;
+  int64_t rows = 0;
+};
+
+// Those of the joined projections of attention.
+std::vector<LinearPart> qkv_parts(const DecoderNames& names, const std::string& prefix,
+                                  const DecoderSizes& sizes);
+
+// A norm's weight as it is stored.
+struct NormShape {
+  int64_t width = 0;
+  float epsilon = 0.0f;
+  float offset = 0.0f;    // what is added to each stored value
+  bool per_head = false;  // over groups of `width` columns
+};
+
+// Thread: one at a time. Requires: checkpoint and builder outlive it.
+class Lowering {
+ public:
+  Lowering(const Checkpoint& checkpoint, ProgramBuilder& builder)
+      : checkpoint_(checkpoint), builder_(builder) {}
+
   ProgramBuilder& builder() { return builder_; }
 
-  // Keys of the architecture, without its prefix. Errors: kDataLoss with the whole key as field.
-  Result<int64_t> get_int(std::string_view key, int64_t low, int64_t high);
-  Result<int64_t> int_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high);
-  Result<double> get_float(std::string_view key);
-  Result<double> float_or(std::string_view key, double otherwise);
-  // A feature that no lowering offers: ok when the key is absent or holds `neutral`, which leaves
-  // the feature off. Errors: kUnimplemented with the key.
-  Status expect_number(std::string_view key, double neutral);
-  Status expect_string(std::string_view key, std::string_view neutral);
-
-  // A matrix that maps `columns` inputs to `rows` outputs; GGUF dimensions [columns, rows].
-  // Errors: kDataLoss (missing, or another shape) and kUnimplemented (a type that is not packed),
-  // both with the tensor's name as field.
+  bool has(std::string_view tensor) const { return checkpoint_.find(tensor) != nullptr; }
+  // A matrix that maps `columns` inputs to `rows` outputs. Errors: kDataLoss (missing, or another
+  // shape) and kUnimplemented (a type that is not packed), both with the tensor's name as field.
   Result<WeightId> matrix(const std::string& name, int64_t rows, int64_t columns);
-  // A vector of floats.
-  Result<WeightId> vector(const std::string& name, int64_t columns);
+  // A vector of floats, `offset` added to each.
+  Result<WeightId> vector(const std::string& name, int64_t columns, float offset = 0.0f);
   // The same where the tensor may be absent: kNoWeight.
-  Result<WeightId> optional_vector(const std::string& name, int64_t columns);
-  // Marks a tensor as known without making a weight of it; nullptr when it is absent.
-  const GgufTensor* take_tensor(const std::string& name);
+  Result<WeightId> optional_vector(const std::string& name, int64_t columns, float offset = 0.0f);
+  // The numbers of a vector that becomes no weight; empty when it is absent.
+  Result<std::vector<float>> take_floats(const std::string& name, int64_t columns);
+  // Tensors whose names begin so are known and left out.
+  void skip(std::string_view prefix);
 
-  // Errors: kUnimplemented, naming the first key of the architecture, or the first tensor, that
-  // nobody asked for.
+  // One linear over several weights NAME.weight, with the biases NAME.bias that are there.
+  Result<std::vector<ValueId>> linear(const std::vector<LinearPart>& parts, int64_t columns,
+                                      ValueId x);
+  // The same of one.
+  Result<ValueId> linear(const LinearPart& part, int64_t columns, ValueId x);
+  // By the weight NAME.weight.
+  Result<ValueId> rms_norm(const std::string& name, const NormShape& shape, ValueId x);
+
+  // The embedding table, whose rows are the vocabulary: sets facts.vocabulary.
+  Result<WeightId> embedding(const DecoderNames& names, int64_t width);
+  // The logits of the selected rows: by the head's own weight, or where it has none by the
+  // embedding table.
+  Result<ValueId> head(const DecoderNames& names, int64_t width, WeightId table, ValueId x);
+
+  // The shape of the attention of a new KV layer of `group`, without its scale.
+  AttentionShape add_attention(int32_t group, const DecoderSizes& sizes);
+  // down(activation(gate(x)) * up(x)); kSilu or kGelu.
+  Result<ValueId> feed_forward(const DecoderNames& names, const std::string& prefix,
+                               const DecoderSizes& sizes, OpKind activation, ValueId x);
+
+  // Errors: kUnimplemented, naming the first tensor that nobody asked for.
   Status check_all_used() const;
 
  private:
-  std::string key_name(std::string_view key);
+  // Marks a tensor as known; nullptr when it is absent.
+  const CheckpointTensor* take(const std::string& name);
 
-  const GgufFile& file_;
+  const Checkpoint& checkpoint_;
   ProgramBuilder& builder_;
-  std::string prefix_;
-  std::unordered_set<std::string> used_keys_;
-  std::unordered_set<std::string_view> used_tensors_;
+  std::unordered_set<std::string_view> used_;
 };
 
-// The graph and weights of a llama checkpoint. Sets facts.vocabulary and facts.context.
-Status lower_llama(GgufLowering& lowering);
+// Each sets facts.vocabulary and facts.context, and takes the whole of its checkpoint.
+Status lower_llama(GgufConfig& config, Lowering& lowering);
+Status lower_gemma3(GgufConfig& config, Lowering& lowering);
+Status lower_muse_glimmer(GgufConfig& config, Lowering& lowering);
 
 // facts.tokenizer, tokens, merges, chat_template and name, from a GGUF's metadata. `storage` owns
 // what is not a view into the file, and must outlive the builder's build(). Requires:

@@ -1,9 +1,9 @@
 // chorus_soak MODEL SECONDS [SEED]: an engine on a real model under clients that do anything, for
 // as long as one likes.
 //
-// Eight threads open, prompt, fork, rewind, append, read, cancel, cut, save, load and close sessions
-// at random, in a KV pool that holds a fraction of what they ask for. Every few seconds they close
-// everything, and then
+// Eight threads open, prompt, fork, rewind, append, read, cancel, cut, save, load and close
+// sessions at random, in a KV pool that holds a fraction of what they ask for. Every few seconds
+// they close everything, and then
 //   - no session, no generation and no block is left but those that are cached,
 //   - what was kept of the finished generations is said again, alone, with the same bits,
 //   - the resident memory is noted: in the end it must not have grown since the first third.
@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <malloc.h>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -50,7 +51,9 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Without what was freed and is only kept for later: that depends on how threads met in malloc.
 double resident_mib() {
+  malloc_trim(0);
   std::ifstream file("/proc/self/statm");
   int64_t size = 0;
   int64_t resident = 0;
