@@ -1,6 +1,7 @@
 // The only place where exceptions are caught below main: the parser of nlohmann-json may throw
 // std::bad_alloc or its own errors. Its SAX interface reports syntax errors without throwing.
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "json/value.h"
 
@@ -31,7 +32,7 @@ class Builder final : public nlohmann::json_sax<Source> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    if (open_.back().value.find(name) != nullptr) return fail("repeated member " + name);
+    if (is_repeated(open_.back(), name)) return fail("repeated member " + name);
     open_.back().name = std::move(name);
     return true;
   }
@@ -49,8 +50,20 @@ class Builder final : public nlohmann::json_sax<Source> {
  private:
   struct Level {
     Value value;
-    std::string name;  // of the member whose value comes next
+    std::string name;                       // of the member whose value comes next
+    std::unordered_set<std::string> names;  // of all members; empty while there are few
   };
+
+  // Objects may have a hundred thousand members, and comparing each with each takes minutes.
+  static bool is_repeated(Level& level, const std::string& name) {
+    constexpr size_t kFew = 16;
+    const Object& members = level.value.as_object();
+    if (members.size() < kFew) return level.value.find(name) != nullptr;
+    if (members.size() == kFew) {
+      for (const Member& member : members) level.names.insert(member.first);
+    }
+    return !level.names.insert(name).second;
+  }
 
   bool fail(std::string message) {
     error_ = std::move(message);
@@ -61,7 +74,7 @@ class Builder final : public nlohmann::json_sax<Source> {
     if (open_.size() >= static_cast<size_t>(limits_.max_depth)) {
       return fail("nested deeper than " + std::to_string(limits_.max_depth));
     }
-    open_.push_back({std::move(value), {}});
+    open_.push_back({std::move(value), {}, {}});
     return true;
   }
 

@@ -48,6 +48,18 @@ TEST(Json, StringsAreValidUtf8) {
   EXPECT_EQ(parse(R"("\ud83d\ude00")", "t").value().as_string(), "\xF0\x9F\x98\x80");
 }
 
+TEST(Json, FindsARepeatedMemberAmongMany) {
+  constexpr int kMembers = 20000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) text += "\"member " + std::to_string(i) + "\":0,";
+  EXPECT_EQ(parse(text + "\"last\":0}", "test").value().as_object().size(), kMembers + 1u);
+  for (const char* repeated : {"member 15", "member 16", "member 19999"}) {
+    const auto value = parse(text + "\"" + repeated + "\":0}", "test");
+    ASSERT_FALSE(value.ok()) << repeated;
+    EXPECT_NE(value.status().message().find(repeated), std::string::npos);
+  }
+}
+
 TEST(Json, RefusesWithTheField) {
   for (const char* text : {"", "{", "[1,]", "{\"a\":1,\"a\":2}", "nul", "1 2", "\"\xFF\"", "1e999",
                            "[1e400]", "{\"a\"}", "\"\\ud800\""}) {
