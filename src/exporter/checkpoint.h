@@ -4,17 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "exporter/gguf.h"
+#include "exporter/hf_folder.h"
 
 namespace chorus {
 
 struct CheckpointTensor {
   std::string_view name;
   uint32_t type = 0;           // a ggml number (gguf.h), also where the checkpoint is no GGUF file
+  std::string type_name;       // as the checkpoint calls it
   std::vector<int64_t> shape;  // outermost first: a matrix is [rows, columns]
   std::span<const std::byte> data;
 };
@@ -35,5 +38,6 @@ class Checkpoint {
 };
 
 Checkpoint checkpoint_of(const GgufFile& file);
+Checkpoint checkpoint_of(const HfFolder& folder);
 
 }  // namespace chorus

@@ -19,6 +19,30 @@ Status lower(GgufConfig& config, Lowering& lowering, std::string_view architectu
                        "expected llama, gemma3 or muse-glimmer, found " + quoted(architecture));
 }
 
+struct HfArchitecture {
+  std::string_view model_type;  // config.json's
+  std::string_view name;        // the program's
+  Status (*lower)(const HfConfig&, Lowering&);
+};
+constexpr HfArchitecture kHfArchitectures[] = {
+    {"llama", "llama", lower_llama},
+    {"gemma3", "gemma3", lower_gemma3},
+    {"gemma3_text", "gemma3", lower_gemma3},
+    {"muse_glimmer", "muse-glimmer", lower_muse_glimmer},
+    {"muse_glimmer_text", "muse-glimmer", lower_muse_glimmer},
+};
+
+Result<HfArchitecture> architecture_of(const HfConfig& config) {
+  CHORUS_ASSIGN_OR_RETURN(const std::string type, config.get_string("model_type"));
+  std::string known;
+  for (const HfArchitecture& architecture : kHfArchitectures) {
+    if (architecture.model_type == type) return architecture;
+    known += (known.empty() ? "" : ", ") + std::string(architecture.model_type);
+  }
+  return unimplemented(config.field("model_type"),
+                       "expected one of " + known + ", found " + quoted(std::string_view(type)));
+}
+
 Status apply_context(int32_t wanted, int32_t& context) {
   if (wanted == 0) return Status();
   if (wanted < 0 || wanted > context) {
@@ -33,7 +57,8 @@ Status apply_context(int32_t wanted, int32_t& context) {
 Result<AlignedBuffer> export_image(const std::string& source, const ExportOptions& options) {
   std::error_code error;
   if (std::filesystem::is_directory(source, error)) {
-    return unimplemented(source, "expected a GGUF file, found a folder");
+    CHORUS_ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(source));
+    return export_folder(folder, options);
   }
   CHORUS_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(source));
   return export_gguf(file, options);
@@ -53,6 +78,19 @@ Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& opt
   CHORUS_RETURN_IF_ERROR(lower(config, lowering, *architecture));
   TokenizerStorage storage;
   CHORUS_RETURN_IF_ERROR(lower_tokenizer(file, builder.facts, storage));
+  CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));
+  return builder.build_image(options.progress);
+}
+
+Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions& options) {
+  const HfConfig config(folder.config());
+  CHORUS_ASSIGN_OR_RETURN(const HfArchitecture architecture, architecture_of(config));
+  ProgramBuilder builder;
+  builder.facts.architecture = architecture.name;
+  builder.facts.methods = {{"forward", 1, kDefaultMaxStep, 0}};
+  const Checkpoint checkpoint = checkpoint_of(folder);
+  Lowering lowering(checkpoint, builder);
+  CHORUS_RETURN_IF_ERROR(architecture.lower(config, lowering));
   CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));
   return builder.build_image(options.progress);
 }

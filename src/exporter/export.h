@@ -8,6 +8,7 @@
 #include "base/aligned_buffer.h"
 #include "base/result.h"
 #include "exporter/gguf.h"
+#include "exporter/hf_folder.h"
 #include "program/builder.h"
 #include "program/program.h"
 
@@ -24,8 +25,7 @@ struct ExportOptions {
 // Exports in memory: one method `forward` of 1 to kDefaultMaxStep tokens. The same checkpoint and
 // options give the same bytes. Errors: kNotFound and kInvalidArgument for the path or an option
 // ("context" above the trained one); kDataLoss for what is wrong in the checkpoint and
-// kUnimplemented for what no lowering offers, both with the key or tensor as field; kUnimplemented
-// for a folder.
+// kUnimplemented for what no lowering offers, both with the key or tensor as field.
 Result<Program> export_program(const std::string& source, const ExportOptions& options = {});
 
 // The same into a file, which appears whole or not at all.
@@ -34,5 +34,6 @@ Status export_to_file(const std::string& source, const std::string& target,
 
 // The image of a program file from a checkpoint that is open already.
 Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& options = {});
+Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions& options = {});
 
 }  // namespace chorus

@@ -53,6 +53,7 @@ inline constexpr uint32_t kGgmlQ4_0 = 2;
 inline constexpr uint32_t kGgmlQ4_1 = 3;
 inline constexpr uint32_t kGgmlQ8_0 = 8;
 inline constexpr uint32_t kGgmlBF16 = 30;
+inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 
 // "Q4_0"; "type 77" for a number that is not known.
 std::string ggml_type_name(uint32_t type);

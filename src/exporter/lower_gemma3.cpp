@@ -1,9 +1,12 @@
 // The gemma3 architecture: windowed and full attention layers with their own bases of rope, norms
 // of q and k per head, norms before and behind attention and feed-forward, a scaled embedding.
 //
-// GGUF names and defaults: llama.cpp (src/models/gemma3.cpp).
+// GGUF names and defaults: llama.cpp (src/models/gemma3.cpp), whose converter adds the 1 of norms.
+// Hugging Face's: transformers 5.24 (models/gemma3).
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exporter/decoder_config.h"
@@ -15,6 +18,14 @@ namespace chorus {
 namespace {
 
 constexpr int64_t kLayersOf27B = 62;  // whose attention is scaled by its width
+
+// The vision tower and what joins it to the text model: left out.
+constexpr std::string_view kVisionTensors[] = {"vision_tower.", "multi_modal_projector.",
+                                               "model.vision_tower.",
+                                               "model.multi_modal_projector."};
+constexpr std::string_view kVisionKeys[] = {
+    "vision_config",   "mm_tokens_per_image", "image_token_index", "image_token_id",
+    "boi_token_index", "boi_token_id",        "eoi_token_index",   "eoi_token_id"};
 
 // The layers of one kind.
 struct LayerKind {
@@ -53,6 +64,63 @@ Result<Config> read_config(GgufConfig& config) {
   const int64_t scaled_by =
       c.sizes.num_layers == kLayersOf27B ? c.sizes.width / c.sizes.num_heads : c.sizes.head_dim;
   c.attention_scale = 1.0 / std::sqrt(static_cast<double>(scaled_by));
+  return c;
+}
+
+// What transformers' Gemma3TextConfig takes where a checkpoint says nothing.
+constexpr DecoderSizes kDefaults{26, 2304, 9216, 8, 4, 256, 131072, 1e-6f};
+
+// Each kind of layer has an object of its own in rope_parameters; older files have one base and
+// scaling for full layers, and a base for windowed ones.
+Status read_ropes(const HfConfig& config, Config& c) {
+  const auto dims = static_cast<int32_t>(c.sizes.head_dim);
+  RopeSettings full;
+  RopeSettings windowed;
+  CHORUS_ASSIGN_OR_RETURN(full.theta, config.float_or("rope_theta", 1e6));
+  CHORUS_ASSIGN_OR_RETURN(windowed.theta, config.float_or("rope_local_base_freq", 1e4));
+  CHORUS_ASSIGN_OR_RETURN(const auto parameters, config.find_section("rope_parameters"));
+  CHORUS_ASSIGN_OR_RETURN(const auto scaling, config.find_section("rope_scaling"));
+  const auto read = [&](std::string_view key, RopeSettings& rope) -> Status {
+    std::optional<HfConfig> section;
+    if (parameters) {
+      CHORUS_ASSIGN_OR_RETURN(section, parameters->find_section(key));
+    }
+    if (!section) return Status();
+    CHORUS_ASSIGN_OR_RETURN(rope, read_rope_section(*section, rope.theta, c.sizes.context));
+    return Status();
+  };
+  if (scaling) {
+    CHORUS_ASSIGN_OR_RETURN(full, read_rope_section(*scaling, full.theta, c.sizes.context));
+  }
+  CHORUS_RETURN_IF_ERROR(read("full_attention", full));
+  CHORUS_RETURN_IF_ERROR(read("sliding_attention", windowed));
+  c.full.rope = make_rope_table(full.theta, dims, full.scaling);
+  c.full.attention_factor = full.scaling.attention_factor;
+  c.windowed.rope = make_rope_table(windowed.theta, dims, windowed.scaling);
+  c.windowed.attention_factor = windowed.scaling.attention_factor;
+  return Status();
+}
+
+Result<Config> read_config(const HfConfig& config) {
+  Config c;
+  CHORUS_ASSIGN_OR_RETURN(c.sizes, read_decoder_sizes(config, kDefaults));
+  CHORUS_RETURN_IF_ERROR(config.expect_string("hidden_activation", "gelu_pytorch_tanh"));
+  CHORUS_RETURN_IF_ERROR(config.expect_bool("use_bidirectional_attention", false));
+  config.skip("cache_implementation");
+  int64_t period = 6;
+  for (const char* key : {"_sliding_window_pattern", "sliding_window_pattern"}) {
+    CHORUS_ASSIGN_OR_RETURN(period, config.int_or(key, period, 1, kMaxKvLayers));
+  }
+  for (int64_t i = 1; i <= c.sizes.num_layers; ++i) c.is_windowed.push_back(i % period != 0);
+  CHORUS_ASSIGN_OR_RETURN(c.is_windowed, read_layer_types(config, std::move(c.is_windowed)));
+  CHORUS_ASSIGN_OR_RETURN(c.windowed.window.window, read_window(config, 4096));
+  CHORUS_RETURN_IF_ERROR(read_ropes(config, c));
+  CHORUS_ASSIGN_OR_RETURN(c.attention_softcap, read_softcap(config, "attn_logit_softcapping", 0.0));
+  CHORUS_ASSIGN_OR_RETURN(c.final_softcap, read_softcap(config, "final_logit_softcapping", 0.0));
+  CHORUS_ASSIGN_OR_RETURN(const int64_t scaled_by,
+                          config.int_or("query_pre_attn_scalar", 256, 1, kMaxWidth));
+  c.attention_scale = 1.0 / std::sqrt(static_cast<double>(scaled_by));
+  c.norm_offset = 1.0f;
   return c;
 }
 
@@ -116,8 +184,9 @@ class Builder {
     CHORUS_ASSIGN_OR_RETURN(const ValueId q, rotated(names_.q_norm, qkv[0]));
     CHORUS_ASSIGN_OR_RETURN(const ValueId k, rotated(names_.k_norm, qkv[1]));
     const ValueId attended = b_.update_and_attend(q, k, qkv[2], shape);
-    return lowering_.linear({prefix + std::string(names_.attention_output), c_.width}, c_.q_width(),
-                            attended);
+    return lowering_.linear(
+        {prefix + std::string(names_.attention_output), c_.width, names_.attention_bias},
+        c_.q_width(), attended);
   }
 
   // Group and rope of a kind of layer, made with its first layer.
@@ -151,6 +220,31 @@ Status lower_gemma3(GgufConfig& gguf, Lowering& lowering) {
   CHORUS_RETURN_IF_ERROR(Builder(lowering, config, names).build());
   CHORUS_RETURN_IF_ERROR(check_vocabulary(gguf, lowering.builder().facts.vocabulary));
   return gguf.check_all_used();
+}
+
+Status lower_gemma3(const HfConfig& hf, Lowering& lowering) {
+  // Checkpoints with a vision tower keep the text model's configuration in a section.
+  CHORUS_ASSIGN_OR_RETURN(const auto section, hf.find_section("text_config"));
+  const HfConfig& text = section ? *section : hf;
+  CHORUS_ASSIGN_OR_RETURN(const Config config, read_config(text));
+  DecoderNames names = hf_names(lowering.checkpoint());
+  names.q_norm = "self_attn.q_norm";
+  names.k_norm = "self_attn.k_norm";
+  names.attention_post_norm = "post_attention_layernorm";
+  names.ff_norm = "pre_feedforward_layernorm";
+  names.ff_post_norm = "post_feedforward_layernorm";
+  CHORUS_ASSIGN_OR_RETURN(const bool bias, text.bool_or("attention_bias", false));
+  if (bias) names.attention_bias = Bias::kAlways;
+  CHORUS_ASSIGN_OR_RETURN(const bool outer_tied, hf.bool_or("tie_word_embeddings", true));
+  CHORUS_ASSIGN_OR_RETURN(const bool tied, text.bool_or("tie_word_embeddings", outer_tied));
+  if (tied) lowering.tie_head(names);
+  for (const std::string_view prefix : kVisionTensors) lowering.skip(prefix);
+  if (section) {
+    for (const std::string_view key : kVisionKeys) hf.skip(key);
+  }
+  CHORUS_RETURN_IF_ERROR(Builder(lowering, config, names).build());
+  CHORUS_RETURN_IF_ERROR(check_vocabulary(text, lowering.builder().facts.vocabulary));
+  return hf.check_all_used();
 }
 
 }  // namespace chorus

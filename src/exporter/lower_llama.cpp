@@ -62,6 +62,22 @@ Result<Config> read_config(GgufConfig& config, Lowering& lowering) {
   return c;
 }
 
+// Defaults of transformers' LlamaConfig, whose q and k rotate by halves.
+Result<Config> read_config(const HfConfig& config) {
+  Config c;
+  DecoderSizes defaults;
+  defaults.context = 2048;
+  defaults.epsilon = 1e-6f;
+  CHORUS_ASSIGN_OR_RETURN(c.sizes, read_decoder_sizes(config, defaults));
+  CHORUS_RETURN_IF_ERROR(config.expect_string("hidden_act", "silu"));
+  config.skip("pretraining_tp");
+  CHORUS_ASSIGN_OR_RETURN(const RopeSettings rope, read_rope(config, 10000.0, c.sizes.context));
+  c.rope = make_rope_table(rope.theta, static_cast<int32_t>(c.sizes.head_dim), rope.scaling);
+  c.attention_factor = rope.scaling.attention_factor;
+  c.pairing = RopePairing::kHalf;
+  return c;
+}
+
 Result<ValueId> attention(Lowering& lowering, const Config& config, const DecoderNames& names,
                           const std::string& prefix, int32_t group, int32_t rope, ValueId x) {
   ProgramBuilder& b = lowering.builder();
@@ -73,8 +89,9 @@ Result<ValueId> attention(Lowering& lowering, const Config& config, const Decode
   const ValueId q = b.rope(qkv[0], rope, shape.head_dim, config.pairing);
   const ValueId k = b.rope(qkv[1], rope, shape.head_dim, config.pairing);
   const ValueId attended = b.update_and_attend(q, k, qkv[2], shape);
-  return lowering.linear({prefix + std::string(names.attention_output), c.width}, c.q_width(),
-                         attended);
+  return lowering.linear(
+      {prefix + std::string(names.attention_output), c.width, names.attention_bias}, c.q_width(),
+      attended);
 }
 
 Status build(Lowering& lowering, const Config& config, const DecoderNames& names) {
@@ -113,6 +130,20 @@ Status lower_llama(GgufConfig& gguf, Lowering& lowering) {
   CHORUS_RETURN_IF_ERROR(build(lowering, config, gguf_names()));
   CHORUS_RETURN_IF_ERROR(check_vocabulary(gguf, lowering.builder().facts.vocabulary));
   return gguf.check_all_used();
+}
+
+Status lower_llama(const HfConfig& hf, Lowering& lowering) {
+  CHORUS_ASSIGN_OR_RETURN(const Config config, read_config(hf));
+  DecoderNames names = hf_names(lowering.checkpoint());
+  CHORUS_ASSIGN_OR_RETURN(const bool attention_bias, hf.bool_or("attention_bias", false));
+  CHORUS_ASSIGN_OR_RETURN(const bool ff_bias, hf.bool_or("mlp_bias", false));
+  if (attention_bias) names.attention_bias = Bias::kAlways;
+  if (ff_bias) names.ff_bias = Bias::kAlways;
+  CHORUS_ASSIGN_OR_RETURN(const bool tied, hf.bool_or("tie_word_embeddings", false));
+  if (tied) lowering.tie_head(names);
+  CHORUS_RETURN_IF_ERROR(build(lowering, config, names));
+  CHORUS_RETURN_IF_ERROR(check_vocabulary(hf, lowering.builder().facts.vocabulary));
+  return hf.check_all_used();
 }
 
 }  // namespace chorus

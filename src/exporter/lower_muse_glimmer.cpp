@@ -20,10 +20,19 @@ namespace {
 
 constexpr float kPostNormEpsilon = 1e-8f;
 
+// The vision tower and what joins it to the text model: left out.
+constexpr std::string_view kVisionTensors[] = {"model.vision_tower.", "model.vision_adapter.",
+                                               "model.vision_projection."};
+constexpr std::string_view kVisionKeys[] = {"vision_config",         "image_token_id",
+                                            "video_token_id",        "out_hidden_size",
+                                            "projector_hidden_size", "projector_hidden_act"};
+
 struct Config {
   DecoderSizes sizes;
-  std::vector<int32_t> windows;    // of each layer; 0: full
-  std::vector<double> rope_bases;  // of each layer; 0: no rope
+  std::vector<int32_t> windows;  // of each layer; 0: full
+  std::vector<bool> is_rotated;  // of each layer
+  RopeTable rope;
+  double attention_factor = 1.0;  // of q and of k, where they are rotated
   RopePairing pairing = RopePairing::kAdjacent;
   float attention_scale = 0.0f;
   std::optional<float> q_scale;  // of the normed q, where it has no weight for that
@@ -44,18 +53,79 @@ Result<Config> read_config(GgufConfig& config) {
   CHORUS_ASSIGN_OR_RETURN(const double base, read_rope_base(config, "rope.freq_base", 10000.0));
   CHORUS_ASSIGN_OR_RETURN(const double window_base,
                           read_rope_base(config, "rope.freq_base_swa", base));
+  c.rope = make_rope_table(window_base, dims, {});
   CHORUS_RETURN_IF_ERROR(config.expect_string("rope.scaling.type", "none"));
   CHORUS_ASSIGN_OR_RETURN(const int32_t window, read_window(config));
   if (window < 1) return data_loss(config.name_of("attention.sliding_window"), "expected a window");
   CHORUS_ASSIGN_OR_RETURN(const auto windowed, read_window_pattern(config, c.sizes.num_layers, 4));
   for (const bool is_windowed : windowed) {
     c.windows.push_back(is_windowed ? window : 0);
-    c.rope_bases.push_back(is_windowed ? window_base : 0.0);
+    c.is_rotated.push_back(is_windowed);
   }
   c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.sizes.head_dim));
   CHORUS_ASSIGN_OR_RETURN(const double logit_scale, config.get_float("logit_scale"));
   c.logit_scale = static_cast<float>(logit_scale);
   CHORUS_ASSIGN_OR_RETURN(c.logit_softcap, read_softcap(config, "final_logit_softcapping"));
+  return c;
+}
+
+// What transformers' MuseGlimmerTextConfig takes where a checkpoint says nothing.
+constexpr DecoderSizes kDefaults{52, 6656, 19968, 32, 2, 128, 131072, 1e-5f};
+
+// Layers whose base is 0 have no rope. The others share one base: transformers reads it from
+// rope_parameters alone.
+Status read_rotated(const HfConfig& config, double theta, Config& c) {
+  CHORUS_ASSIGN_OR_RETURN(const auto bases, config.find_floats("layer_rope_theta"));
+  for (int64_t i = 0; i < c.sizes.num_layers; ++i) {
+    c.is_rotated.push_back((c.sizes.num_layers - 1 - i) % 4 != 0);
+  }
+  if (!bases) return Status();
+  const std::string field = config.field("layer_rope_theta");
+  if (bases->size() != c.is_rotated.size()) {
+    return data_loss(field, "expected one for each of " + std::to_string(c.is_rotated.size()) +
+                                " layers, found " + std::to_string(bases->size()));
+  }
+  for (size_t i = 0; i < bases->size(); ++i) {
+    const double base = (*bases)[i];
+    if (base != 0.0 && base != theta) {
+      return unimplemented(field + "[" + std::to_string(i) + "]",
+                           "expected 0 or the rope_theta " + std::to_string(theta) + ", found " +
+                               std::to_string(base));
+    }
+    c.is_rotated[i] = base != 0.0;
+  }
+  return Status();
+}
+
+Result<Config> read_config(const HfConfig& config) {
+  Config c;
+  CHORUS_ASSIGN_OR_RETURN(c.sizes, read_decoder_sizes(config, kDefaults));
+  CHORUS_RETURN_IF_ERROR(config.expect_string("hidden_activation", "silu"));
+  CHORUS_ASSIGN_OR_RETURN(const int32_t window, read_window(config, 2048));
+  std::vector<bool> windowed;
+  for (int64_t i = 0; i < c.sizes.num_layers; ++i) {
+    windowed.push_back((c.sizes.num_layers - 1 - i) % 4 != 0);
+  }
+  CHORUS_ASSIGN_OR_RETURN(windowed, read_layer_types(config, std::move(windowed)));
+  for (const bool is_windowed : windowed) c.windows.push_back(is_windowed ? window : 0);
+  CHORUS_ASSIGN_OR_RETURN(const RopeSettings rope, read_rope(config, 10000.0, c.sizes.context));
+  c.rope = make_rope_table(rope.theta, static_cast<int32_t>(c.sizes.head_dim), rope.scaling);
+  c.attention_factor = rope.scaling.attention_factor;
+  CHORUS_RETURN_IF_ERROR(read_rotated(config, rope.theta, c));
+  c.pairing = RopePairing::kHalf;
+  c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.sizes.head_dim));
+  CHORUS_ASSIGN_OR_RETURN(const double q_scale, config.float_or("qk_scale_factor", 3.87));
+  c.q_scale = static_cast<float>(q_scale);
+  CHORUS_ASSIGN_OR_RETURN(const double epsilon, config.float_or("post_norm_eps", 1e-8));
+  if (!std::isfinite(epsilon) || epsilon < 0.0) {
+    return data_loss(config.field("post_norm_eps"), "expected a number of at least 0");
+  }
+  c.post_norm_epsilon = static_cast<float>(epsilon);
+  c.norm_offset = 1.0f;
+  CHORUS_ASSIGN_OR_RETURN(const double logit_scale,
+                          config.float_or("output_multiplier", 0.19611613513818404));
+  c.logit_scale = static_cast<float>(logit_scale);
+  CHORUS_ASSIGN_OR_RETURN(c.logit_softcap, read_softcap(config, "final_logit_softcapping", 20.0));
   return c;
 }
 
@@ -107,20 +177,25 @@ class Builder {
         lowering_.add_attention(group_of(config_.windows[static_cast<size_t>(index)]), c_);
     shape.scale = config_.attention_scale;
     std::vector<LinearPart> parts = qkv_parts(names_, prefix, c_);
-    if (!names_.gate.empty()) parts.push_back({prefix + std::string(names_.gate), c_.q_width()});
+    // transformers' attention_bias is not the gate's.
+    const Bias gate_bias =
+        names_.attention_bias == Bias::kWhereGiven ? Bias::kWhereGiven : Bias::kNone;
+    parts.push_back({prefix + std::string(names_.gate), c_.q_width(), gate_bias});
     CHORUS_ASSIGN_OR_RETURN(const auto qkvg, lowering_.linear(parts, c_.width, x));
     CHORUS_ASSIGN_OR_RETURN(ValueId q, head_norm(prefix, names_.q_norm, qkvg[0]));
     if (config_.q_scale) q = b_.scale(q, *config_.q_scale);
     CHORUS_ASSIGN_OR_RETURN(ValueId k, head_norm(prefix, names_.k_norm, qkvg[1]));
-    const double base = config_.rope_bases[static_cast<size_t>(index)];
-    if (base > 0.0) {
-      q = b_.rope(q, rope_of(base), shape.head_dim, config_.pairing);
-      k = b_.rope(k, rope_of(base), shape.head_dim, config_.pairing);
+    if (config_.is_rotated[static_cast<size_t>(index)]) {
+      if (rope_ < 0) rope_ = b_.add_rope(config_.rope);
+      q = b_.rope(q, rope_, shape.head_dim, config_.pairing);
+      k = b_.rope(k, rope_, shape.head_dim, config_.pairing);
+      shape.scale *= static_cast<float>(config_.attention_factor * config_.attention_factor);
     }
     ValueId attended = b_.update_and_attend(q, k, qkvg[2], shape);
-    if (qkvg.size() > 3) attended = b_.mul(attended, b_.sigmoid(qkvg[3]));
-    return lowering_.linear({prefix + std::string(names_.attention_output), c_.width}, c_.q_width(),
-                            attended);
+    attended = b_.mul(attended, b_.sigmoid(qkvg[3]));
+    return lowering_.linear(
+        {prefix + std::string(names_.attention_output), c_.width, names_.attention_bias},
+        c_.q_width(), attended);
   }
 
   // Without a weight where the checkpoint's kind has none.
@@ -139,14 +214,6 @@ class Builder {
     groups_.emplace_back(window, b_.add_group(WindowPolicy{window}));
     return groups_.back().second;
   }
-  int32_t rope_of(double base) {
-    for (const auto& [known, rope] : ropes_) {
-      if (known == base) return rope;
-    }
-    const auto dims = static_cast<int32_t>(c_.head_dim);
-    ropes_.emplace_back(base, b_.add_rope(make_rope_table(base, dims, {})));
-    return ropes_.back().second;
-  }
 
   Lowering& lowering_;
   ProgramBuilder& b_;
@@ -154,7 +221,7 @@ class Builder {
   const DecoderSizes& c_;
   const DecoderNames& names_;
   std::vector<std::pair<int32_t, int32_t>> groups_;  // by window
-  std::vector<std::pair<double, int32_t>> ropes_;    // by base
+  int32_t rope_ = -1;                                // made with the first layer that needs it
 };
 
 }  // namespace
@@ -165,6 +232,30 @@ Status lower_muse_glimmer(GgufConfig& gguf, Lowering& lowering) {
   CHORUS_RETURN_IF_ERROR(Builder(lowering, config, names).build());
   CHORUS_RETURN_IF_ERROR(check_vocabulary(gguf, lowering.builder().facts.vocabulary));
   return gguf.check_all_used();
+}
+
+Status lower_muse_glimmer(const HfConfig& hf, Lowering& lowering) {
+  // Checkpoints with a vision tower keep the text model's configuration in a section.
+  CHORUS_ASSIGN_OR_RETURN(const auto section, hf.find_section("text_config"));
+  const HfConfig& text = section ? *section : hf;
+  CHORUS_ASSIGN_OR_RETURN(const Config config, read_config(text));
+  DecoderNames names = hf_names(lowering.checkpoint());
+  names.gate = "self_attn.gate_proj";
+  names.attention_post_norm = "post_attention_layernorm";
+  names.ff_norm = "pre_feedforward_layernorm";
+  names.ff_post_norm = "post_feedforward_layernorm";
+  CHORUS_ASSIGN_OR_RETURN(const bool bias, text.bool_or("attention_bias", false));
+  if (bias) names.attention_bias = Bias::kAlways;
+  CHORUS_ASSIGN_OR_RETURN(const bool outer_tied, hf.bool_or("tie_word_embeddings", false));
+  CHORUS_ASSIGN_OR_RETURN(const bool tied, text.bool_or("tie_word_embeddings", outer_tied));
+  if (tied) lowering.tie_head(names);
+  for (const std::string_view prefix : kVisionTensors) lowering.skip(prefix);
+  if (section) {
+    for (const std::string_view key : kVisionKeys) hf.skip(key);
+  }
+  CHORUS_RETURN_IF_ERROR(Builder(lowering, config, names).build());
+  CHORUS_RETURN_IF_ERROR(check_vocabulary(text, lowering.builder().facts.vocabulary));
+  return hf.check_all_used();
 }
 
 }  // namespace chorus

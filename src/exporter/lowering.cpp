@@ -85,11 +85,42 @@ DecoderNames gguf_names() {
           .ff_post_norm = "post_ffw_norm"};
 }
 
+DecoderNames hf_names(const Checkpoint& checkpoint) {
+  std::string prefix;
+  for (const char* candidate : {"model.language_model.", "language_model.model.", "model."}) {
+    if (checkpoint.find(candidate + std::string("embed_tokens.weight")) == nullptr) continue;
+    prefix = candidate;
+    break;
+  }
+  const bool nested_head = checkpoint.find("language_model.lm_head.weight") != nullptr;
+  return {.embedding = prefix + "embed_tokens",
+          .layers = prefix + "layers.",
+          .final_norm = prefix + "norm",
+          .head = nested_head ? "language_model.lm_head" : "lm_head",
+          .attention_norm = "input_layernorm",
+          .q = "self_attn.q_proj",
+          .k = "self_attn.k_proj",
+          .v = "self_attn.v_proj",
+          .gate = "",
+          .attention_output = "self_attn.o_proj",
+          .q_norm = "",
+          .k_norm = "",
+          .attention_post_norm = "",
+          .ff_norm = "post_attention_layernorm",
+          .ff_gate = "mlp.gate_proj",
+          .ff_up = "mlp.up_proj",
+          .ff_down = "mlp.down_proj",
+          .ff_post_norm = "",
+          .head_may_be_tied = false,
+          .attention_bias = Bias::kNone,
+          .ff_bias = Bias::kNone};
+}
+
 std::vector<LinearPart> qkv_parts(const DecoderNames& names, const std::string& prefix,
                                   const DecoderSizes& sizes) {
-  return {{prefix + std::string(names.q), sizes.q_width()},
-          {prefix + std::string(names.k), sizes.kv_width()},
-          {prefix + std::string(names.v), sizes.kv_width()}};
+  return {{prefix + std::string(names.q), sizes.q_width(), names.attention_bias},
+          {prefix + std::string(names.k), sizes.kv_width(), names.attention_bias},
+          {prefix + std::string(names.v), sizes.kv_width(), names.attention_bias}};
 }
 
 const CheckpointTensor* Lowering::take(const std::string& name) {
@@ -104,8 +135,7 @@ Result<WeightId> Lowering::matrix(const std::string& name, int64_t rows, int64_t
   CHORUS_RETURN_IF_ERROR(check_shape(*tensor, {rows, columns}));
   const auto type = packed_type(tensor->type);
   if (!type) {
-    return unimplemented(
-        name, "expected type F32, Q4_0, Q4_1 or Q8_0, found " + ggml_type_name(tensor->type));
+    return unimplemented(name, "expected type F32, Q4_0, Q4_1 or Q8_0, found " + tensor->type_name);
   }
   return builder_.add_matrix(name, *type, static_cast<int32_t>(rows), static_cast<int32_t>(columns),
                              tensor->data);
@@ -117,8 +147,7 @@ Result<std::vector<float>> Lowering::take_floats(const std::string& name, int64_
   CHORUS_RETURN_IF_ERROR(check_shape(*tensor, {columns}));
   auto values = floats_of(*tensor);
   if (!values) {
-    return unimplemented(name,
-                         "expected type F32, F16 or BF16, found " + ggml_type_name(tensor->type));
+    return unimplemented(name, "expected type F32, F16 or BF16, found " + tensor->type_name);
   }
   return std::move(*values);
 }
@@ -141,6 +170,12 @@ void Lowering::skip(std::string_view prefix) {
   }
 }
 
+Result<WeightId> Lowering::bias_of(const LinearPart& part) {
+  if (part.bias == Bias::kNone) return kNoWeight;
+  const std::string name = part.name + ".bias";
+  return part.bias == Bias::kAlways ? vector(name, part.rows) : optional_vector(name, part.rows);
+}
+
 Result<std::vector<ValueId>> Lowering::linear(const std::vector<LinearPart>& parts, int64_t columns,
                                               ValueId x) {
   std::vector<WeightId> weights;
@@ -148,7 +183,7 @@ Result<std::vector<ValueId>> Lowering::linear(const std::vector<LinearPart>& par
   for (const LinearPart& part : parts) {
     CHORUS_ASSIGN_OR_RETURN(const WeightId weight,
                             matrix(part.name + ".weight", part.rows, columns));
-    CHORUS_ASSIGN_OR_RETURN(const WeightId bias, optional_vector(part.name + ".bias", part.rows));
+    CHORUS_ASSIGN_OR_RETURN(const WeightId bias, bias_of(part));
     weights.push_back(weight);
     biases.push_back(bias);
   }
@@ -167,6 +202,11 @@ Result<ValueId> Lowering::rms_norm(const std::string& name, const NormShape& sha
                            shape.per_head ? static_cast<int32_t>(shape.width) : 0);
 }
 
+void Lowering::tie_head(DecoderNames& names) {
+  skip(names.head + ".");
+  names.head.clear();
+}
+
 Result<WeightId> Lowering::embedding(const DecoderNames& names, int64_t width) {
   const std::string name = names.embedding + ".weight";
   const CheckpointTensor* tensor = checkpoint_.find(name);
@@ -181,9 +221,10 @@ Result<WeightId> Lowering::embedding(const DecoderNames& names, int64_t width) {
 
 Result<ValueId> Lowering::head(const DecoderNames& names, int64_t width, WeightId table,
                                ValueId x) {
-  const LinearPart own{names.head, builder_.facts.vocabulary};
-  if (has(names.head + ".weight")) return linear(own, width, x);
-  return builder_.linear(x, {table})[0];
+  const bool tied = names.head.empty() || (names.head_may_be_tied && !has(names.head + ".weight"));
+  if (tied) return builder_.linear(x, {table})[0];
+  const Bias bias = names.head_may_be_tied ? Bias::kWhereGiven : Bias::kNone;
+  return linear({names.head, builder_.facts.vocabulary, bias}, width, x);
 }
 
 AttentionShape Lowering::add_attention(int32_t group, const DecoderSizes& sizes) {
@@ -197,14 +238,15 @@ AttentionShape Lowering::add_attention(int32_t group, const DecoderSizes& sizes)
 
 Result<ValueId> Lowering::feed_forward(const DecoderNames& names, const std::string& prefix,
                                        const DecoderSizes& sizes, OpKind activation, ValueId x) {
-  CHORUS_ASSIGN_OR_RETURN(const auto gate_up,
-                          linear({{prefix + std::string(names.ff_gate), sizes.ff_width},
-                                  {prefix + std::string(names.ff_up), sizes.ff_width}},
-                                 sizes.width, x));
+  const auto part = [&](std::string_view name, int64_t rows) {
+    return LinearPart{prefix + std::string(name), rows, names.ff_bias};
+  };
+  CHORUS_ASSIGN_OR_RETURN(const auto gate_up, linear({part(names.ff_gate, sizes.ff_width),
+                                                      part(names.ff_up, sizes.ff_width)},
+                                                     sizes.width, x));
   const ValueId gate =
       activation == OpKind::kGelu ? builder_.gelu(gate_up[0]) : builder_.silu(gate_up[0]);
-  return linear({prefix + std::string(names.ff_down), sizes.width}, sizes.ff_width,
-                builder_.mul(gate, gate_up[1]));
+  return linear(part(names.ff_down, sizes.width), sizes.ff_width, builder_.mul(gate, gate_up[1]));
 }
 
 Status Lowering::check_all_used() const {

@@ -12,9 +12,17 @@
 #include "exporter/checkpoint.h"
 #include "exporter/decoder_config.h"
 #include "exporter/gguf_config.h"
+#include "exporter/hf_config.h"
 #include "program/builder.h"
 
 namespace chorus {
+
+// Whether linear layers have a bias beside their weight.
+enum class Bias : uint8_t {
+  kWhereGiven,  // each by itself
+  kNone,        // a tensor that is there all the same is refused by check_all_used()
+  kAlways,
+};
 
 // What a decoder's tensors are called in a kind of checkpoint; without ".weight" and ".bias". Those
 // of a layer stand behind `layers` and its number and a dot. Empty: the architecture has none.
@@ -30,17 +38,24 @@ struct DecoderNames {
   std::string_view ff_norm;
   std::string_view ff_gate, ff_up, ff_down;
   std::string_view ff_post_norm;
+  bool head_may_be_tied = true;  // to the embedding, where the checkpoint has no head
+  Bias attention_bias = Bias::kWhereGiven;
+  Bias ff_bias = Bias::kWhereGiven;
 
   std::string layer(int64_t index) const { return layers + std::to_string(index) + "."; }
 };
 
 // Those of every GGUF file.
 DecoderNames gguf_names();
+// Those that most Hugging Face checkpoints share, behind the first of the prefixes in use under
+// which this one has an embedding.
+DecoderNames hf_names(const Checkpoint& checkpoint);
 
 // One of the weights of a joined linear layer.
 struct LinearPart {
   std::string name;
   int64_t rows = 0;
+  Bias bias = Bias::kWhereGiven;
 };
 
 // Those of the joined projections of attention.
@@ -61,6 +76,7 @@ class Lowering {
   Lowering(const Checkpoint& checkpoint, ProgramBuilder& builder)
       : checkpoint_(checkpoint), builder_(builder) {}
 
+  const Checkpoint& checkpoint() const { return checkpoint_; }
   ProgramBuilder& builder() { return builder_; }
 
   bool has(std::string_view tensor) const { return checkpoint_.find(tensor) != nullptr; }
@@ -76,7 +92,7 @@ class Lowering {
   // Tensors whose names begin so are known and left out.
   void skip(std::string_view prefix);
 
-  // One linear over several weights NAME.weight, with the biases NAME.bias that are there.
+  // One linear over several weights NAME.weight, with their biases NAME.bias.
   Result<std::vector<ValueId>> linear(const std::vector<LinearPart>& parts, int64_t columns,
                                       ValueId x);
   // The same of one.
@@ -84,10 +100,12 @@ class Lowering {
   // By the weight NAME.weight.
   Result<ValueId> rms_norm(const std::string& name, const NormShape& shape, ValueId x);
 
+  // The head is the embedding table, also where the checkpoint stores it again.
+  void tie_head(DecoderNames& names);
   // The embedding table, whose rows are the vocabulary: sets facts.vocabulary.
   Result<WeightId> embedding(const DecoderNames& names, int64_t width);
-  // The logits of the selected rows: by the head's own weight, or where it has none by the
-  // embedding table.
+  // The logits of the selected rows: by the head's own weight, or by the embedding table where that
+  // is what the names say.
   Result<ValueId> head(const DecoderNames& names, int64_t width, WeightId table, ValueId x);
 
   // The shape of the attention of a new KV layer of `group`, without its scale.
@@ -102,6 +120,7 @@ class Lowering {
  private:
   // Marks a tensor as known; nullptr when it is absent.
   const CheckpointTensor* take(const std::string& name);
+  Result<WeightId> bias_of(const LinearPart& part);
 
   const Checkpoint& checkpoint_;
   ProgramBuilder& builder_;
@@ -110,8 +129,11 @@ class Lowering {
 
 // Each sets facts.vocabulary and facts.context, and takes the whole of its checkpoint.
 Status lower_llama(GgufConfig& config, Lowering& lowering);
+Status lower_llama(const HfConfig& config, Lowering& lowering);
 Status lower_gemma3(GgufConfig& config, Lowering& lowering);
+Status lower_gemma3(const HfConfig& config, Lowering& lowering);
 Status lower_muse_glimmer(GgufConfig& config, Lowering& lowering);
+Status lower_muse_glimmer(const HfConfig& config, Lowering& lowering);
 
 // facts.tokenizer, tokens, merges, chat_template and name, from a GGUF's metadata. `storage` owns
 // what is not a view into the file, and must outlive the builder's build(). Requires:
