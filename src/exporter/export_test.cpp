@@ -156,11 +156,22 @@ TEST(Export, ContextCanBeShortened) {
   }
 }
 
-TEST(Export, FoldersAreRefused) {
+TEST(Export, FoldersAreLoweredWithTheirOwnNames) {
+  const std::string folders = std::string(CHORUS_SOURCE_DIR) + "/tests/golden/folders/";
+  const auto program = export_program(folders + "llama_linear");
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  const Graph& graph = program->graph();
+  EXPECT_EQ(graph.ops[3].pairing, RopePairing::kHalf);
+  EXPECT_EQ(graph.ops[2].biases.size(), 3u);
+  EXPECT_EQ(graph.ropes[0].factors, std::vector<float>(8, 4.0f));
+  EXPECT_TRUE(program->tokenizer().facts.model.empty());
+  EXPECT_EQ(program->context(), 256);
+}
+
+TEST(Export, AFolderWithoutAConfigurationIsRefused) {
   const Status status = export_program(::testing::TempDir()).status();
-  EXPECT_EQ(status.code(), Code::kUnimplemented);
-  EXPECT_EQ(status.field(), ::testing::TempDir());
-  EXPECT_EQ(export_program("/nonexistent/model.gguf").status().code(), Code::kNotFound);
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_EQ(status.field(), "config.json");
 }
 
 TEST(Export, OptionalPartsAreTaken) {
