@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/free_memory.h"
 #include "base/mutex.h"
 #include "batching/decode_first_scheduler.h"
+#include "chorus/kv_pool.h"
 #include "chorus/model.h"
 #include "chorus/text_generation.h"
 #include "cpu/module.h"
@@ -29,14 +32,19 @@ cpu::KvType backend_type(KvType type) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// K and V of one token in all layers, as they lie in memory.
-int64_t kv_bytes_per_token(const Graph& graph, KvType type) {
+// K and V of one token, as they lie in memory.
+std::vector<KvGroupSize> group_sizes(const Graph& graph, KvType type) {
   constexpr int64_t kLanes = 16;  // heads are padded to so many columns
-  int64_t elements = 0;
-  for (const KvLayer& layer : graph.kv_layers) {
-    elements += 2 * layer.num_kv_heads * ceil_div(layer.head_dim, kLanes) * kLanes;
+  std::vector<KvGroupSize> sizes;
+  for (const LayerGroup& group : graph.groups) {
+    int64_t elements = 0;
+    for (const int32_t index : group.layers) {
+      const KvLayer& layer = graph.kv_layers[static_cast<size_t>(index)];
+      elements += 2 * layer.num_kv_heads * ceil_div(layer.head_dim, kLanes) * kLanes;
+    }
+    sizes.push_back({group.policy, elements * cpu::kv_element_bytes(backend_type(type))});
   }
-  return elements * cpu::kv_element_bytes(backend_type(type));
+  return sizes;
 }
 
 cpu::CpuOptions cpu_options(const EngineSettings& settings) {
@@ -108,59 +116,24 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
 }
 
 // Blocks per group, and the longest session they can hold.
-Status size_kv_pool(const Program& program, const EngineOptions& options,
-                    EngineSettings& settings) {
-  const size_t num_groups = program.graph().groups.size();
-  const int64_t token_bytes = kv_bytes_per_token(program.graph(), settings.kv_type);
-  int32_t wanted_context = options.context > 0 ? options.context : program.context();
-  if (wanted_context > program.context()) {
-    return invalid_argument("context", "expected at most the model's " +
-                                           std::to_string(program.context()) + ", found " +
-                                           std::to_string(wanted_context));
-  }
-  // With a window, a block that others hold too may have to be copied while all others are in use.
-  const auto& groups = program.graph().groups;
-  const bool windowed = std::any_of(groups.begin(), groups.end(), [](const LayerGroup& group) {
-    return group.policy.window > 0;
-  });
-  const int64_t least_blocks = windowed ? 2 : 1;
-  const int64_t budget =
-      options.kv_memory_bytes > 0 ? options.kv_memory_bytes : free_memory_bytes() / 2;
-  if (settings.kv_layout == KvLayout::kSequence) {
-    if (options.context == 0 && options.kv_blocks == 0) {  // as far as memory allows
-      const int64_t most_tokens = budget / token_bytes / least_blocks / 16 * 16;
-      wanted_context = static_cast<int32_t>(std::clamp<int64_t>(most_tokens, 1, wanted_context));
-    }
-    settings.block_size = sequence_block_size(wanted_context);
-  }
-  const int64_t block_bytes = token_bytes * settings.block_size;
-  // More than all sessions can fill is of no use. One block more lets a full session be rewound.
-  const int64_t useful =
-      settings.kv_layout == KvLayout::kSequence
-          ? int64_t{settings.max_sessions} + 1
-          : (ceil_div(wanted_context, settings.block_size) + 1) * settings.max_sessions;
-  int64_t blocks = options.kv_blocks;
-  const int64_t most = INT32_MAX / settings.block_size;  // cells are numbered by int32_t
-  if (blocks > most) {
-    return invalid_argument("kv_blocks", "expected at most " + std::to_string(most) + ", found " +
-                                             std::to_string(blocks));
-  }
-  if (blocks == 0) blocks = std::min({useful, budget / block_bytes, most});
-  if (blocks < least_blocks) {
-    return invalid_argument(options.kv_memory_bytes > 0 ? "kv_memory_bytes" : "kv_blocks",
-                            "expected at least " + std::to_string(least_blocks) +
-                                " of the blocks of " + std::to_string(block_bytes) +
-                                " bytes, found " + std::to_string(blocks));
-  }
-  const int64_t held = (windowed ? blocks - 1 : blocks) * settings.block_size;
-  if (options.context > 0 && held < options.context) {
-    return invalid_argument("context", "expected at most " + std::to_string(held) +
-                                           " tokens, which is what the KV pool holds, found " +
-                                           std::to_string(options.context));
-  }
-  settings.context = static_cast<int32_t>(std::min<int64_t>(wanted_context, held));
-  settings.kv_blocks.assign(num_groups, static_cast<int32_t>(blocks));
-  settings.kv_bytes = blocks * block_bytes;
+Status choose_kv_pool(const Program& program, const EngineOptions& options,
+                      EngineSettings& settings) {
+  KvPoolWish wish;
+  wish.layout = settings.kv_layout;
+  wish.block_size = settings.block_size;
+  wish.max_sessions = settings.max_sessions;
+  wish.max_step_tokens = settings.max_batch_tokens;
+  wish.model_context = program.context();
+  wish.context = options.context;
+  wish.blocks = options.kv_blocks;
+  wish.memory_was_given = options.kv_memory_bytes > 0;
+  wish.memory_bytes = wish.memory_was_given ? options.kv_memory_bytes : free_memory_bytes() / 2;
+  CHORUS_ASSIGN_OR_RETURN(KvPoolSize size,
+                          size_kv_pool(group_sizes(program.graph(), settings.kv_type), wish));
+  settings.block_size = size.block_size;
+  settings.context = size.context;
+  settings.kv_blocks = std::move(size.blocks);
+  settings.kv_bytes = size.bytes;
   return Status();
 }
 
@@ -201,7 +174,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   std::unique_ptr<Engine> engine(new Engine(program));
   CHORUS_ASSIGN_OR_RETURN(engine->settings_, basic_settings(options));
   EngineSettings& settings = engine->settings_;
-  CHORUS_RETURN_IF_ERROR(size_kv_pool(*program, options, settings));
+  CHORUS_RETURN_IF_ERROR(choose_kv_pool(*program, options, settings));
   auto module = cpu::CpuModule::create(std::move(program), cpu_options(settings));
   if (!module.ok()) return with_option(module.status(), options);
   engine->module_ = std::move(module).value();
