@@ -7,7 +7,9 @@ Each checkpoint's sequences run with --exact in one pass, in chunks, beside each
 one, in blocks of one cell. Every logprob has to be within BOUND of transformers' in float32, and all
 these ways have to agree bit for bit. A line of reference.jsonl in which a feature was switched off
 has to be farther away than NOTICED: it shows that the model could not lack that feature unseen.
-How the files were made: tools/oracle/make_tiny_folders.py. Python's standard library only.
+Files NAME.gguf are what llama.cpp's converter makes of a folder, and have to give the same.
+How the files were made: tools/oracle/make_tiny_folders.py, convert_tiny_folders.py. Python's standard
+library only.
 """
 
 import argparse
@@ -79,8 +81,11 @@ def main():
     lines = [json.loads(text) for text in (HERE / "reference.jsonl").read_text().splitlines()]
     wrong = []
     for name in sorted({line["folder"] for line in lines}):
-        if args.only in (None, name):
-            wrong += check(args.chorus, HERE / name, [o for o in lines if o["folder"] == name])
+        if args.only not in (None, name):
+            continue
+        for model in (HERE / name, HERE / f"{name}.gguf"):
+            if model.exists():
+                wrong += check(args.chorus, model, [o for o in lines if o["folder"] == name])
     print("\n".join(wrong))
     sys.exit(1 if wrong else 0)
 

@@ -52,9 +52,9 @@ def gemma3_text(**changes):
 def gemma3_vision():
     vision = transformers.SiglipVisionConfig(hidden_size=16, intermediate_size=16, image_size=28,
                                              num_hidden_layers=1, num_attention_heads=1)
-    # The class with a vision tower applies no cap to its logits.
-    text = gemma3_config(num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
-                         final_logit_softcapping=None)
+    # The class with a vision tower applies no cap to its logits. A GGUF file takes the scale of
+    # attention from the width of a head, and the pattern of windows from the architecture.
+    text = gemma3_config(final_logit_softcapping=None, query_pre_attn_scalar=32)
     config = transformers.Gemma3Config(text_config=text, vision_config=vision,
                                        mm_tokens_per_image=4, image_token_index=139,
                                        boi_token_index=137, eoi_token_index=138)
