@@ -63,8 +63,10 @@ Status check_weight(const Weight& weight) {
                                             std::to_string(weight.packing_version));
   }
   if (!bytes) {
-    return data_loss("columns", "expected a multiple of 32 for " + shown_type_name(weight.type) +
-                                    ", found " + std::to_string(weight.columns));
+    return data_loss("columns", "expected a multiple of " +
+                                    std::to_string(column_multiple(weight.type)) + " for " +
+                                    shown_type_name(weight.type) + ", found " +
+                                    std::to_string(weight.columns));
   }
   if (weight.bytes != *bytes) {
     return data_loss(

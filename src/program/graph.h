@@ -99,16 +99,29 @@ struct Graph {
 };
 
 // Stored form of a weight's elements.
-enum class WeightType : uint8_t { kF32 = 0, kQ4_0 = 1, kQ4_1 = 2, kQ8_0 = 3 };
+enum class WeightType : uint8_t {
+  kF32 = 0,
+  kQ4_0 = 1,
+  kQ4_1 = 2,
+  kQ8_0 = 3,
+  kQ5_0 = 4,
+  kQ5_1 = 5,
+  kQ4_K = 6,
+  kQ5_K = 7,
+  kQ6_K = 8,
+  kBF16 = 9,
+  kF16 = 10,
+};
+inline constexpr int kNumWeightTypes = 11;
 
 // How a weight's bytes are laid out.
 enum class Packing : uint8_t {
   kRowMajor = 0,  // [rows, columns] f32; vectors, norms, biases
-  kR16K4 = 1,     // program/packing: records of 16 rows x 32 columns
+  kR16K4 = 1,     // program/packing: records of 16 rows x 32 columns (K-quants: 256)
 };
 
-// One entry of the weight table. A quantised or F32 matrix is kR16K4; its rows are padded to 16 and
-// its columns to 32, with zeros.
+// One entry of the weight table. A matrix is kR16K4; its rows are padded to 16 and its columns to
+// 32, with zeros.
 struct Weight {
   std::string name;  // the checkpoint's name, for people
   WeightType type = WeightType::kF32;

@@ -14,7 +14,8 @@ namespace {
 constexpr std::array<std::string_view, 13> kOpNames = {
     "embed", "rms_norm", "linear", "rope",    "update_and_attend", "add",        "mul",
     "scale", "silu",     "gelu",   "sigmoid", "tanh_softcap",      "select_rows"};
-constexpr std::array<std::string_view, 4> kWeightTypeNames = {"f32", "q4_0", "q4_1", "q8_0"};
+constexpr std::array<std::string_view, kNumWeightTypes> kWeightTypeNames = {
+    "f32", "q4_0", "q4_1", "q8_0", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "bf16", "f16"};
 constexpr std::array<std::string_view, 2> kPackingNames = {"row_major", "r16k4"};
 constexpr std::array<std::string_view, 2> kPairingNames = {"adjacent", "half"};
 

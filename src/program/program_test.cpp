@@ -69,17 +69,18 @@ TEST(Program, WeightsUnpackToTheSourceAndAreAligned) {
 }
 
 TEST(Program, RandomWeightsAreFiniteAndOfEitherSign) {
-  for (const auto type :
-       {WeightType::kF32, WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+  for (int i = 0; i < kNumWeightTypes; ++i) {
+    SCOPED_TRACE(i);
+    const auto type = static_cast<WeightType>(i);
     Weight weight;
     weight.type = type;
     weight.packing = Packing::kR16K4;
     weight.rows = 16;
-    weight.columns = 64;
-    const auto source = random_matrix(type, 16, 64, 4);
-    std::vector<std::byte> packed(*packed_bytes(type, 16, 64));
-    ASSERT_TRUE(pack(type, 16, 64, source, packed).ok());
-    std::vector<float> row(64);
+    weight.columns = 256;
+    const auto source = random_matrix(type, 16, 256, 4);
+    std::vector<std::byte> packed(*packed_bytes(type, 16, 256));
+    ASSERT_TRUE(pack(type, 16, 256, source, packed).ok());
+    std::vector<float> row(256);
     double sum_of_squares = 0.0;
     int negative = 0;
     for (int32_t r = 0; r < 16; ++r) {
@@ -90,8 +91,8 @@ TEST(Program, RandomWeightsAreFiniteAndOfEitherSign) {
         negative += value < 0.0f ? 1 : 0;
       }
     }
-    EXPECT_NEAR(std::sqrt(sum_of_squares / 1024), 0.125, 0.06);
-    EXPECT_NEAR(negative, 512, 100);
+    EXPECT_NEAR(std::sqrt(sum_of_squares / 4096), 0.0625, 0.03);
+    EXPECT_NEAR(negative, 2048, 400);
   }
 }
 

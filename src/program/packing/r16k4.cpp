@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "program/packing/half.h"
+#include "program/packing/row_block.h"
 
 namespace chorus {
 
@@ -15,74 +16,51 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "records are little endian");
 
-constexpr size_t kHalfBytes = 2;
-constexpr size_t kLaneBytes = 4;
-
-// Where the parts of a quantised type lie, in a record and in a canonical block.
-struct QuantLayout {
-  bool has_min;
-  size_t record_quants;  // offset of the vectors in a record
-  size_t num_vectors;
-  size_t block_quants;  // offset of the quants in a canonical block
-  uint8_t flip;         // xor between the two: 0x80 turns int8 into quant + 128
-};
-
-constexpr QuantLayout quant_layout(WeightType type) {
+// Where the element (r, k) of a record of floats lies.
+size_t element_offset(WeightType type, size_t r, size_t k) {
   switch (type) {
-    case WeightType::kQ4_1:
-      return {true, kQ4_1QuantsOffset, 4, 4, 0};
-    case WeightType::kQ8_0:
-      return {false, kQ8_0QuantsOffset, 8, 2, 0x80};
+    case WeightType::kBF16:
+      return kVectorBytes * (k / 2) + 4 * r + 2 * (k % 2);
+    case WeightType::kF16:
+      return 2 * (kGroupRows * k + r);
     default:
-      return {false, kQ4_0QuantsOffset, 4, 2, 0};
+      return kVectorBytes * k + 4 * r;
   }
 }
 
-void flip_lane(std::byte* to, const std::byte* from, uint32_t mask) {
-  uint32_t lane;
-  std::memcpy(&lane, from, kLaneBytes);
-  lane ^= mask;
-  std::memcpy(to, &lane, kLaneBytes);
-}
-
-// One row's canonical block <-> its share of a record. `kPack` says which way the bytes go.
-template <bool kPack>
-void move_quant_row(const QuantLayout& layout, size_t r, std::byte* block, std::byte* record) {
-  const auto move = [](std::byte* a, std::byte* b, size_t bytes) {
-    if constexpr (kPack) {
-      std::memcpy(b, a, bytes);
-    } else {
-      std::memcpy(a, b, bytes);
-    }
-  };
-  const uint32_t mask = layout.flip * 0x01010101u;
-  move(block, record + kScalesOffset + kHalfBytes * r, kHalfBytes);
-  if (layout.has_min) {
-    move(block + kHalfBytes, record + kQ4_1MinsOffset + kHalfBytes * r, kHalfBytes);
-  }
-  std::byte* quants = block + layout.block_quants;
-  std::byte* lane = record + layout.record_quants + kLaneBytes * r;
-  for (size_t j = 0; j < layout.num_vectors; ++j) {
-    if constexpr (kPack) {
-      flip_lane(lane + kVectorBytes * j, quants + kLaneBytes * j, mask);
-    } else {
-      flip_lane(quants + kLaneBytes * j, lane + kVectorBytes * j, mask);
-    }
-  }
-}
-
-// As move_quant_row, for `columns` floats (32, or fewer in a row's last block).
-template <bool kPack>
-void move_float_row(size_t columns, size_t r, std::byte* block, std::byte* record) {
+// One row's share of a record, for `columns` floats (32, or fewer in a row's last record). `kPack`
+// says which way the bytes go.
+template <bool kPack, size_t kBytes>
+void move_floats(WeightType type, size_t columns, size_t r, std::byte* block, std::byte* record) {
   for (size_t k = 0; k < columns; ++k) {
-    std::byte* in_block = block + kLaneBytes * k;
-    std::byte* in_record = record + kVectorBytes * k + kLaneBytes * r;
+    std::byte* in_block = block + kBytes * k;
+    std::byte* in_record = record + element_offset(type, r, k);
     if constexpr (kPack) {
-      std::memcpy(in_record, in_block, kLaneBytes);
+      std::memcpy(in_record, in_block, kBytes);
     } else {
-      std::memcpy(in_block, in_record, kLaneBytes);
+      std::memcpy(in_block, in_record, kBytes);
     }
   }
+}
+
+template <bool kPack>
+void move_row(WeightType type, size_t columns, size_t r, std::byte* block, std::byte* record) {
+  if (type == WeightType::kF32) return move_floats<kPack, 4>(type, columns, r, block, record);
+  if (!is_quantised(type)) return move_floats<kPack, 2>(type, columns, r, block, record);
+  RowBlock row;
+  if constexpr (kPack) {
+    read_row(type, block, row);
+    write_record(type, row, r, record);
+  } else {
+    read_record(type, record, r, row);
+    write_row(type, row, block);
+  }
+}
+
+// Of a row in the checkpoint's order.
+size_t canonical_row_bytes(WeightType type, int32_t columns) {
+  if (!is_quantised(type)) return record_layout(type).element_bytes * static_cast<size_t>(columns);
+  return canonical_block_bytes(type) * static_cast<size_t>(num_records(type, columns));
 }
 
 // Moves row groups between the two orders. The side that is read is never written through its
@@ -90,36 +68,30 @@ void move_float_row(size_t columns, size_t r, std::byte* block, std::byte* recor
 template <bool kPack>
 void move_row_groups(WeightType type, int32_t rows, int32_t columns, std::byte* canonical,
                      std::byte* packed, int64_t first_group, int64_t end_group) {
-  const QuantLayout layout = quant_layout(type);
   const size_t record_size = record_bytes(type);
   const size_t block_size = canonical_block_bytes(type);
-  const size_t num_blocks = static_cast<size_t>(num_column_blocks(columns));
-  const size_t row_bytes = type == WeightType::kF32 ? kLaneBytes * static_cast<size_t>(columns)
-                                                    : block_size * num_blocks;
+  const size_t record_columns = record_layout(type).columns();
+  const auto records = static_cast<size_t>(num_records(type, columns));
+  const size_t row_bytes = canonical_row_bytes(type, columns);
   for (int64_t group = first_group; group < end_group; ++group) {
     const size_t first_row = static_cast<size_t>(group) * kGroupRows;
     const size_t num_rows = std::min<size_t>(kGroupRows, static_cast<size_t>(rows) - first_row);
-    std::byte* group_record = packed + static_cast<size_t>(group) * num_blocks * record_size;
-    for (size_t kb = 0; kb < num_blocks; ++kb) {
-      std::byte* record = group_record + kb * record_size;
-      const size_t block_columns =
-          std::min<size_t>(kBlockColumns, static_cast<size_t>(columns) - kb * kBlockColumns);
-      const bool padded = num_rows < kGroupRows || block_columns < kBlockColumns;
+    std::byte* record = packed + static_cast<size_t>(group) * records * record_size;
+    for (size_t i = 0; i < records; ++i, record += record_size) {
+      const size_t held =
+          std::min(record_columns, static_cast<size_t>(columns) - i * record_columns);
+      const bool padded = num_rows < kGroupRows || held < record_columns;
       if (kPack && padded) std::memset(record, 0, record_size);
       for (size_t r = 0; r < num_rows; ++r) {
-        std::byte* block = canonical + (first_row + r) * row_bytes + kb * block_size;
-        if (type == WeightType::kF32) {
-          move_float_row<kPack>(block_columns, r, block, record);
-        } else {
-          move_quant_row<kPack>(layout, r, block, record);
-        }
+        std::byte* block = canonical + (first_row + r) * row_bytes + i * block_size;
+        move_row<kPack>(type, held, r, block, record);
       }
     }
   }
 }
 
 bool acceptable_shape(WeightType type, int32_t rows, int32_t columns) {
-  return rows > 0 && columns > 0 && (type == WeightType::kF32 || columns % kBlockColumns == 0);
+  return rows > 0 && columns > 0 && columns % column_multiple(type) == 0;
 }
 
 // a * b * c where it fits 63 bits.
@@ -140,9 +112,9 @@ Status check_sizes(WeightType type, int32_t rows, int32_t columns, size_t source
   const auto canonical = canonical_bytes(type, rows, columns);
   const auto packed = packed_bytes(type, rows, columns);
   if (!canonical || !packed) {
-    return invalid_argument("columns",
-                            "expected a positive multiple of 32 (any number for F32), found " +
-                                std::to_string(columns));
+    return invalid_argument("columns", "expected a positive multiple of " +
+                                           std::to_string(column_multiple(type)) + ", found " +
+                                           std::to_string(columns));
   }
   if (source_size != *canonical) {
     return invalid_argument("source", "expected " + std::to_string(*canonical) + " bytes, found " +
@@ -155,34 +127,15 @@ Status check_sizes(WeightType type, int32_t rows, int32_t columns, size_t source
   return Status();
 }
 
-float read_half(const std::byte* at) {
+float read_element(WeightType type, const std::byte* at) {
+  if (type == WeightType::kF32) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  }
   uint16_t bits;
   std::memcpy(&bits, at, sizeof bits);
-  return half_to_float(bits);
-}
-
-float read_float(const std::byte* at) {
-  float value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-// The value of row r, index k in one record.
-float record_value(WeightType type, const std::byte* record, size_t r, size_t k) {
-  if (type == WeightType::kF32) return read_float(record + kVectorBytes * k + kLaneBytes * r);
-  const QuantLayout layout = quant_layout(type);
-  const float scale = read_half(record + kScalesOffset + kHalfBytes * r);
-  const std::byte* lanes = record + layout.record_quants + kLaneBytes * r;
-  if (type == WeightType::kQ8_0) {
-    const auto quant = static_cast<uint8_t>(lanes[kVectorBytes * (k / 4) + k % 4]);
-    return std::fma(scale, static_cast<float>(quant - 128), 0.0f);
-  }
-  const size_t low_k = k % 16;
-  const auto pair = static_cast<uint8_t>(lanes[kVectorBytes * (low_k / 4) + low_k % 4]);
-  const int quant = k < 16 ? pair & 15 : pair >> 4;
-  if (type == WeightType::kQ4_0) return std::fma(scale, static_cast<float>(quant - 8), 0.0f);
-  return std::fma(scale, static_cast<float>(quant),
-                  read_half(record + kQ4_1MinsOffset + kHalfBytes * r));
+  return type == WeightType::kBF16 ? bf16_to_float(bits) : half_to_float(bits);
 }
 
 }  // namespace
@@ -190,16 +143,12 @@ float record_value(WeightType type, const std::byte* record, size_t r, size_t k)
 std::optional<uint64_t> packed_bytes(WeightType type, int32_t rows, int32_t columns) {
   if (!acceptable_shape(type, rows, columns)) return std::nullopt;
   return product(static_cast<uint64_t>(num_row_groups(rows)),
-                 static_cast<uint64_t>(num_column_blocks(columns)), record_bytes(type));
+                 static_cast<uint64_t>(num_records(type, columns)), record_bytes(type));
 }
 
 std::optional<uint64_t> canonical_bytes(WeightType type, int32_t rows, int32_t columns) {
   if (!acceptable_shape(type, rows, columns)) return std::nullopt;
-  if (type == WeightType::kF32) {
-    return product(static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), kLaneBytes);
-  }
-  return product(static_cast<uint64_t>(rows), static_cast<uint64_t>(num_column_blocks(columns)),
-                 canonical_block_bytes(type));
+  return product(static_cast<uint64_t>(rows), canonical_row_bytes(type, columns), 1);
 }
 
 Status pack(WeightType type, int32_t rows, int32_t columns, std::span<const std::byte> source,
@@ -234,18 +183,28 @@ void dequantize_row(const Weight& weight, std::span<const std::byte> bytes, int3
   const size_t row_index = static_cast<size_t>(row);
   if (weight.packing == Packing::kRowMajor) {
     CHORUS_CHECK(weight.type == WeightType::kF32);
-    CHORUS_CHECK_GE(bytes.size(), (row_index + 1) * columns * kLaneBytes);
-    std::memcpy(values.data(), bytes.data() + row_index * columns * kLaneBytes,
-                columns * kLaneBytes);
+    CHORUS_CHECK_GE(bytes.size(), (row_index + 1) * columns * sizeof(float));
+    std::memcpy(values.data(), bytes.data() + row_index * columns * sizeof(float),
+                columns * sizeof(float));
     return;
   }
-  const size_t record_size = record_bytes(weight.type);
-  const size_t num_blocks = static_cast<size_t>(num_column_blocks(weight.columns));
-  const size_t first_record = row_index / kGroupRows * num_blocks;
-  CHORUS_CHECK_GE(bytes.size(), (first_record + num_blocks) * record_size);
-  for (size_t c = 0; c < columns; ++c) {
-    const std::byte* record = bytes.data() + (first_record + c / kBlockColumns) * record_size;
-    values[c] = record_value(weight.type, record, row_index % kGroupRows, c % kBlockColumns);
+  const WeightType type = weight.type;
+  const size_t record_columns = record_layout(type).columns();
+  const auto records = static_cast<size_t>(num_records(type, weight.columns));
+  const std::byte* record = bytes.data() + row_index / kGroupRows * records * record_bytes(type);
+  CHORUS_CHECK_GE(bytes.size(), (row_index / kGroupRows + 1) * records * record_bytes(type));
+  const size_t r = row_index % kGroupRows;
+  for (size_t c = 0; c < columns; c += record_columns, record += record_bytes(type)) {
+    const auto held = values.subspan(c, std::min(record_columns, columns - c));
+    if (is_quantised(type)) {
+      RowBlock block;
+      read_record(type, record, r, block);
+      dequantize(type, block, held);
+      continue;
+    }
+    for (size_t k = 0; k < held.size(); ++k) {
+      held[k] = read_element(type, record + element_offset(type, r, k));
+    }
   }
 }
 

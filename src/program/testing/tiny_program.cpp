@@ -1,14 +1,18 @@
 #include "program/testing/tiny_program.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/random.h"
+#include "program/packing/half.h"
 #include "program/packing/r16k4.h"
+#include "program/packing/row_block.h"
 
 namespace chorus {
 
@@ -16,14 +20,39 @@ namespace {
 
 constexpr std::string_view kTemplate = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
 
-void write_half(std::byte* at, uint32_t bits) {
-  const auto half = static_cast<uint16_t>(bits);
-  std::memcpy(at, &half, sizeof half);
-}
-
 // A half of the given exponent with a random mantissa.
 uint32_t random_half(RandomStream& random, int exponent) {
   return static_cast<uint32_t>(exponent + 15) << 10 | static_cast<uint32_t>(random.below(1024));
+}
+
+void write_float(WeightType type, float value, std::byte* to) {
+  if (type == WeightType::kF32) {
+    std::memcpy(to, &value, sizeof value);
+    return;
+  }
+  const uint16_t bits = type == WeightType::kBF16 ? float_to_bf16(value) : float_to_half(value);
+  std::memcpy(to, &bits, sizeof bits);
+}
+
+// Values in about [-amplitude, amplitude], from random bits.
+RowBlock random_row(const RecordLayout& layout, double amplitude, RandomStream& random) {
+  RowBlock row;
+  const int half_range = 1 << (layout.quant_bits - 1);
+  const bool sub_scales = layout.sub_scales > 0;
+  const int exponent = std::ilogb(amplitude / half_range / (sub_scales ? 48.0 : 1.0));
+  const uint32_t scale = random_half(random, exponent);
+  row.scale = static_cast<uint16_t>(scale);
+  for (uint8_t& quant : row.quants) {
+    quant = static_cast<uint8_t>(random.below(uint64_t{1} << layout.quant_bits));
+  }
+  for (uint8_t& sub : row.sub_scales) sub = static_cast<uint8_t>(random.between(32, 63));
+  if (!layout.mins) return row;
+  // The minimum is -half_range * scale: up in the exponent, and the sign. That of a K-quant is
+  // subtracted, after it is multiplied with its block's integer, which is the scale's.
+  std::copy_n(row.sub_scales, std::size(row.sub_mins), row.sub_mins);
+  const uint32_t min = scale + (static_cast<uint32_t>(layout.quant_bits - 1) << 10);
+  row.min = static_cast<uint16_t>(sub_scales ? min : 0x8000u | min);
+  return row;
 }
 
 // `count` strings that live as long as the process: "<0>", "<1>", ...
@@ -101,22 +130,15 @@ std::vector<std::byte> random_matrix(WeightType type, int32_t rows, int32_t colu
   RandomStream random(seed);
   const double amplitude =
       std::sqrt(3.0 / columns);  // of a uniform value: deviation 1/sqrt(columns)
-  if (type == WeightType::kF32) {
-    for (size_t i = 0; i < bytes.size(); i += 4) {
-      const auto value = static_cast<float>((2.0 * random.unit() - 1.0) * amplitude);
-      std::memcpy(bytes.data() + i, &value, sizeof value);
+  const RecordLayout& layout = record_layout(type);
+  if (!is_quantised(type)) {
+    for (size_t i = 0; i < bytes.size(); i += layout.element_bytes) {
+      write_float(type, static_cast<float>((2.0 * random.unit() - 1.0) * amplitude), &bytes[i]);
     }
     return bytes;
   }
-  for (auto& byte : bytes) byte = static_cast<std::byte>(random.next() & 0xff);
-  const double largest_quant = type == WeightType::kQ8_0 ? 128.0 : 8.0;
-  const int exponent = std::ilogb(amplitude / largest_quant);
-  for (size_t at = 0; at < bytes.size(); at += canonical_block_bytes(type)) {
-    const uint32_t scale = random_half(random, exponent);
-    write_half(bytes.data() + at, scale);
-    // The minimum is -8 * scale: three up in the exponent, and the sign.
-    if (type == WeightType::kQ4_1)
-      write_half(bytes.data() + at + 2, 0x8000u | (scale + (3u << 10)));
+  for (size_t at = 0; at < bytes.size(); at += layout.row_bytes) {
+    write_row(type, random_row(layout, amplitude, random), bytes.data() + at);
   }
   return bytes;
 }
