@@ -1,6 +1,7 @@
 #include "cpu/interpreter.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +24,21 @@ float* at(float* arena, const View& view, int32_t row) {
   return arena + view.offset + int64_t{row} * view.stride;
 }
 
+// Bytes of one block of a quad's activations.
+constexpr std::array<size_t, kNumInputs> kInputBytes = {
+    sizeof(QuadBlock), kBlock* kQuad * sizeof(float), kBlock* kQuad * sizeof(float)};
+
+// Which inputs the linear layers of a plan take.
+std::array<bool, kNumInputs> inputs_of(const Plan& plan) {
+  std::array<bool, kNumInputs> taken = {};
+  for (const Stage* stage : {&plan.body, &plan.tail}) {
+    for (const Instruction& instruction : stage->instructions) {
+      for (size_t i = 0; i < kNumInputs; ++i) taken[i] = taken[i] || instruction.takes[i];
+    }
+  }
+  return taken;
+}
+
 // Blocks of activations that the linear layers of a slice are given.
 int64_t prepared_blocks(const Plan& plan, int32_t body_rows) {
   return std::max(num_quads(body_rows) * num_blocks_of(plan.body.max_columns),
@@ -34,9 +50,13 @@ int64_t prepared_blocks(const Plan& plan, int32_t body_rows) {
 int64_t Interpreter::bytes_needed(const Plan& plan, int32_t body_rows, int32_t kept_rows) {
   const int64_t floats =
       plan.body.floats_per_row * body_rows + int64_t{plan.selected.width} * kept_rows;
+  int64_t block_bytes = 0;
+  const std::array<bool, kNumInputs> taken = inputs_of(plan);
+  for (size_t i = 0; i < kNumInputs; ++i) {
+    if (taken[i]) block_bytes += static_cast<int64_t>(kInputBytes[i]);
+  }
   return floats * static_cast<int64_t>(sizeof(float)) +
-         prepared_blocks(plan, body_rows) *
-             static_cast<int64_t>(sizeof(QuadBlock) + kBlock * kQuad * sizeof(float));
+         prepared_blocks(plan, body_rows) * block_bytes;
 }
 
 Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
@@ -49,17 +69,11 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
       body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
       tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
       kept_(float_buffer(int64_t{plan_.selected.width} * kept_rows)) {
-  const int64_t blocks = prepared_blocks(plan_, body_rows);
-  bool quantize = false;
-  bool prepare_f32 = false;
-  for (const Stage* stage : {&plan_.body, &plan_.tail}) {
-    for (const Instruction& instruction : stage->instructions) {
-      quantize |= instruction.quantize;
-      prepare_f32 |= instruction.prepare_f32;
-    }
+  const auto blocks = static_cast<size_t>(prepared_blocks(plan_, body_rows));
+  const std::array<bool, kNumInputs> taken = inputs_of(plan_);
+  for (size_t i = 0; i < kNumInputs; ++i) {
+    if (taken[i]) prepared_[i] = AlignedBuffer(blocks * kInputBytes[i]);
   }
-  if (quantize) quantised_ = AlignedBuffer(static_cast<size_t>(blocks) * sizeof(QuadBlock));
-  if (prepare_f32) prepared_ = float_buffer(blocks * kBlock * kQuad);
   for (const RopeTable& table : program.graph().ropes) {
     Rope rope;
     rope.frequencies.resize(static_cast<size_t>(table.dims / 2));
@@ -259,13 +273,12 @@ void Interpreter::prepare(const Instruction& instruction, const Work& work, cons
   args.k_blocks = num_blocks_of(x.width);
   const int64_t first_block = int64_t{share.begin / kQuad} * args.k_blocks;
   if (share.rows == 0) return;
-  if (instruction.quantize) {
-    args.out = reinterpret_cast<QuadBlock*>(quantised_.bytes().data()) + first_block;
-    kernels_.quantize(args);
-  }
-  if (instruction.prepare_f32) {
-    args.out = floats(prepared_) + first_block * kBlock * kQuad;
-    kernels_.prepare_f32(args);
+  constexpr std::array<void (*Kernels::*)(const PrepareArgs&), kNumInputs> kPrepare = {
+      &Kernels::quantize, &Kernels::prepare_bf16, &Kernels::prepare_f32};
+  for (size_t i = 0; i < kNumInputs; ++i) {
+    if (!instruction.takes[i]) continue;
+    args.out = prepared_[i].bytes().data() + static_cast<size_t>(first_block) * kInputBytes[i];
+    (kernels_.*kPrepare[i])(args);
   }
 }
 
@@ -290,12 +303,13 @@ void Interpreter::linear(const Instruction& instruction, const Work& work, const
     args.rows = part.rows;
     args.group_begin = static_cast<int32_t>(begin);
     args.group_end = static_cast<int32_t>(end);
-    args.activations = part.int8 ? quantised_.bytes().data() : prepared_.bytes().data();
+    args.activations = prepared_[static_cast<size_t>(part.input)].bytes().data();
     args.tokens = work.rows;
     args.bias = part.bias;
     args.out = at(work.arena, part.out, 0);
     args.out_stride = part.out.stride;
-    (part.int8 ? kernels_.linear_int8 : kernels_.linear_f32)[part.type](args);
+    const bool int8 = part.input == Input::kInt8;
+    (int8 ? kernels_.linear_int8 : kernels_.linear_f32)[part.type](args);
   }
   pool_.barrier();
 }

@@ -1,6 +1,7 @@
 // Runs the stages of a plan on the threads of a pool.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -78,10 +79,9 @@ class Interpreter {
   ThreadPool& pool_;
   AlignedBuffer body_arena_;
   AlignedBuffer tail_arena_;
-  AlignedBuffer kept_;       // f32 [kept_rows, width of the selected value]
-  AlignedBuffer quantised_;  // the preparations of one linear layer
-  AlignedBuffer prepared_;
-  AlignedBuffer scratch_;  // attention's, per thread
+  AlignedBuffer kept_;                              // f32 [kept_rows, width of the selected value]
+  std::array<AlignedBuffer, kNumInputs> prepared_;  // of one linear layer, by Input
+  AlignedBuffer scratch_;                           // attention's, per thread
   size_t scratch_bytes_ = 0;
   struct Rope {
     std::vector<double> frequencies;

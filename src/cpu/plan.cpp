@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/kernels/kernels.h"
+#include "program/packing/r16k4.h"
 
 namespace chorus::cpu {
 
@@ -116,6 +117,12 @@ Status check_offered(const Op& op, size_t index, bool selected) {
   return Status();
 }
 
+Input input_of(WeightType type, bool int8) {
+  if (!int8) return Input::kF32;
+  if (is_quantised(type)) return Input::kInt8;
+  return type == WeightType::kBF16 ? Input::kBf16 : Input::kF32;
+}
+
 Instruction make_instruction(const Program& program, const Op& op, const Layout& layout,
                              int32_t rows, bool int8) {
   Instruction instruction;
@@ -141,10 +148,9 @@ Instruction make_instruction(const Program& program, const Op& op, const Layout&
     }
     part.type = static_cast<int32_t>(weight.type);
     part.rows = weight.rows;
-    part.int8 = int8 && weight.type != WeightType::kF32;
+    part.input = input_of(weight.type, int8);
     part.out = layout.view(op.outputs[i], rows);
-    instruction.quantize |= part.int8;
-    instruction.prepare_f32 |= !part.int8;
+    instruction.takes[static_cast<size_t>(part.input)] = true;
     instruction.parts.push_back(part);
   }
   return instruction;

@@ -8,6 +8,7 @@
 // reused only in a later phase than that of its last reader.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,25 +26,32 @@ struct View {
   int32_t width = 0;
 };
 
+// The kinds of preparation of a linear layer's input, each made once for all parts that take it.
+enum class Input : uint8_t {
+  kInt8 = 0,  // quantised: quantised weights
+  kBf16 = 1,  // rounded: BF16 weights
+  kF32 = 2,   // as it is: F32 and F16 weights, and all others where int8 is not wanted
+};
+inline constexpr size_t kNumInputs = 3;
+
 // One weight segment of a linear layer.
 struct LinearPart {
   const std::byte* weights = nullptr;
   const float* bias = nullptr;
   int32_t type = 0;  // WeightIndex
   int32_t rows = 0;
-  bool int8 = false;  // takes quantised activations
+  Input input = Input::kF32;
   View out;
 };
 
 struct Instruction {
   const Op* op = nullptr;  // in the program's graph
   View inputs[3];
-  View output;                         // of kinds other than linear
-  const std::byte* weights = nullptr;  // embed: packed rows; rms_norm: floats, or null
-  int32_t weight_type = 0;             // embed
-  std::vector<LinearPart> parts;       // linear
-  bool quantize = false;               // linear: which preparations its parts need
-  bool prepare_f32 = false;
+  View output;                              // of kinds other than linear
+  const std::byte* weights = nullptr;       // embed: packed rows; rms_norm: floats, or null
+  int32_t weight_type = 0;                  // embed
+  std::vector<LinearPart> parts;            // linear
+  std::array<bool, kNumInputs> takes = {};  // linear: what its parts need
   size_t tiles = 0;  // update_and_attend: whose tiles it uses, for the interpreter to say
 };
 
@@ -62,7 +70,8 @@ struct Plan {
   View logits;      // of the tail's arena
 };
 
-// `int8`: quantise activations wherever the weights are quantised. Errors: kUnimplemented, with the
+// `int8`: quantise activations wherever the weights are quantised, and round them to bf16 where the
+// weights are; else they stay f32 everywhere. Errors: kUnimplemented, with the
 // operator as field, for what this backend does not offer.
 Result<Plan> make_plan(const Program& program, bool int8, int32_t body_rows, int32_t tail_rows);
 

@@ -16,6 +16,7 @@ namespace {
 #include "cpu/kernels/simd.inc"
 //
 #include "cpu/kernels/math.inc"
+#include "cpu/kernels/records.inc"
 //
 #include "cpu/kernels/attention.inc"
 #include "cpu/kernels/draw.inc"

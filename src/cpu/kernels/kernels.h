@@ -16,14 +16,27 @@
 #include <cstdint>
 
 #include "base/cpu_features.h"
+#include "program/packing/record_layout.h"
 
 namespace chorus::cpu {
 
 // ---- Linear layers -----------------------------------------------------------------------------
 
 // Positions in the tables below; equal to WeightType of program/graph.h (checked in kernels.cpp).
-enum WeightIndex : int { kWeightF32 = 0, kWeightQ4_0 = 1, kWeightQ4_1 = 2, kWeightQ8_0 = 3 };
-inline constexpr int kNumWeightTypes = 4;
+enum WeightIndex : int {
+  kWeightF32 = 0,
+  kWeightQ4_0 = 1,
+  kWeightQ4_1 = 2,
+  kWeightQ8_0 = 3,
+  kWeightQ5_0 = 4,
+  kWeightQ5_1 = 5,
+  kWeightQ4_K = 6,
+  kWeightQ5_K = 7,
+  kWeightQ6_K = 8,
+  kWeightBF16 = 9,
+  kWeightF16 = 10,
+};
+inline constexpr int kNumWeights = 11;
 
 inline constexpr int kQuad = 4;       // tokens whose activations are packed together
 inline constexpr int kBlock = 32;     // columns that share one scale
@@ -33,21 +46,22 @@ inline constexpr int kRowGroup = 16;  // weight rows of one record
 // block b of quad t is at [t * k_blocks + b]; absent tokens of the last quad are zero.
 // q = x * (127 / absmax) rounded to nearest even, sx = absmax / 127, both 0 where absmax is 0 or so
 // small that 127 / absmax overflows; a token with a non-finite value among the 32 has q = 0 and
-// sx = NaN. The rest is what each weight type needs of the exact sum of q, so that segments of
-// different types share one input: Q4_0 and Q8_0 start their integer sum at c8 or c128, because
-// their quants are stored with 8 or 128 added, and Q4_1 multiplies its mins by m. Three cache
-// lines.
+// sx = NaN. The rest is what weight types need of the exact sum of q, so that segments of different
+// types share one input: quants are stored with their type's zero added, which the start of the
+// integer sum takes off (8 for Q4_0: c8; the others' zeros are multiples; Q6_K has a sum for each
+// half of the columns), and mins are multiplied by m. Three cache lines.
 struct alignas(64) QuadBlock {
   int8_t q[kQuad][kBlock];
   float sx[kQuad];
-  int32_t c8[kQuad];    // -8 * sum of q
-  int32_t c128[kQuad];  // -128 * sum of q
-  float m[kQuad];       // sx * float(sum of q)
+  int32_t c8[kQuad];   // -8 * sum of q
+  int32_t c32[kQuad];  // -32 * sum of the q of the first 16 columns
+  float m[kQuad];      // sx * float(sum of q)
 };
 static_assert(sizeof(QuadBlock) == 192);
 
 // f32 activations of 4 tokens, k-major: x of token i at column k of quad t is
 // at [(t * k_blocks * 32 + k) * 4 + i]. Columns beyond the matrix and absent tokens are zero.
+// bf16 activations are the same with each value rounded to bf16 (nearest even).
 
 struct PrepareArgs {
   const float* x = nullptr;  // [tokens, columns], rows x_stride apart
@@ -62,11 +76,11 @@ struct PrepareArgs {
 // the chains of docs/formats.md: one fixed order per output element.
 struct LinearArgs {
   const std::byte* weights = nullptr;  // R16K4 records of the whole segment, 64-byte aligned
-  int32_t k_blocks = 0;
-  int32_t rows = 0;         // of the segment, without padding: y has no column n >= rows
-  int32_t group_begin = 0;  // row groups [group_begin, group_end) of 16 rows
+  int32_t k_blocks = 0;                // a multiple of 8 for K-quants
+  int32_t rows = 0;                    // of the segment, without padding: y has no column n >= rows
+  int32_t group_begin = 0;             // row groups [group_begin, group_end) of 16 rows
   int32_t group_end = 0;
-  const void* activations = nullptr;  // QuadBlock for int8, float quads for f32
+  const void* activations = nullptr;  // QuadBlock for int8, float quads for f32 and bf16
   int32_t tokens = 0;
   const float* bias = nullptr;  // [rows], or null
   float* out = nullptr;         // y[t][n] at out[t * out_stride + n]
@@ -249,13 +263,14 @@ struct DrawArgs {
 
 struct Kernels {
   // The linear kernels are indexed by weight type. linear_int8 takes QuadBlock input and is null
-  // for kWeightF32, whose layers always take f32 input.
+  // for the float types; linear_f32 takes what prepare_f32 or prepare_bf16 makes.
   void (*quantize)(const PrepareArgs&);
   void (*prepare_f32)(const PrepareArgs&);
-  void (*linear_int8[kNumWeightTypes])(const LinearArgs&);
-  void (*linear_f32[kNumWeightTypes])(const LinearArgs&);
+  void (*prepare_bf16)(const PrepareArgs&);
+  void (*linear_int8[kNumWeights])(const LinearArgs&);
+  void (*linear_f32[kNumWeights])(const LinearArgs&);
 
-  void (*embed[kNumWeightTypes])(const EmbedArgs&);
+  void (*embed[kNumWeights])(const EmbedArgs&);
   void (*rms_norm)(const RmsNormArgs&);
   // frequencies[i] = theta^(-2 i / dims) / factors[i] (factors null: 1), i < dims / 2; theta > 0.
   void (*rope_frequencies)(double theta, int32_t dims, const float* factors, double* frequencies);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <gtest/gtest.h>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,12 +14,16 @@
 #include "cpu/kernels/tested_sets.h"
 #include "program/packing/half.h"
 #include "program/packing/r16k4.h"
+#include "program/packing/row_block.h"
 
 namespace chorus::cpu {
 namespace {
 
-constexpr WeightType kAllTypes[] = {WeightType::kF32, WeightType::kQ4_0, WeightType::kQ4_1,
-                                    WeightType::kQ8_0};
+constexpr WeightType kAllTypes[] = {WeightType::kF32,  WeightType::kQ4_0, WeightType::kQ4_1,
+                                    WeightType::kQ8_0, WeightType::kQ5_0, WeightType::kQ5_1,
+                                    WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K,
+                                    WeightType::kBF16, WeightType::kF16};
+static_assert(std::size(kAllTypes) == kNumWeights);
 
 // Equal bits; any NaN equals any other.
 bool same(float a, float b) {
@@ -47,6 +52,12 @@ class Aligned {
   T* data_;
 };
 
+// What the halves of a type's canonical block are: at these bytes of it.
+std::vector<size_t> half_offsets(WeightType type) {
+  if (type == WeightType::kQ6_K) return {208};
+  return record_layout(type).mins ? std::vector<size_t>{0, 2} : std::vector<size_t>{0};
+}
+
 // A matrix in the checkpoint's order: random quants over their whole range, scales of either sign.
 std::vector<std::byte> random_matrix(WeightType type, int32_t rows, int32_t columns,
                                      RandomStream& random) {
@@ -57,68 +68,83 @@ std::vector<std::byte> random_matrix(WeightType type, int32_t rows, int32_t colu
     if (kind == 0) return static_cast<uint16_t>(sign | random.below(1024));
     return static_cast<uint16_t>(sign | (random.between(9, 15) << 10) | random.between(0, 1023));
   };
-  if (type == WeightType::kF32) {
-    for (size_t i = 0; i < bytes.size(); i += 4) {
+  if (!is_quantised(type)) {
+    const size_t size = record_layout(type).element_bytes;
+    for (size_t i = 0; i < bytes.size(); i += size) {
       const auto value = static_cast<float>(random.unit() * 2 - 1);
-      std::memcpy(&bytes[i], &value, 4);
+      const uint16_t bits = type == WeightType::kBF16 ? float_to_bf16(value) : half();
+      std::memcpy(&bytes[i], size == 4 ? static_cast<const void*>(&value) : &bits, size);
     }
     return bytes;
   }
-  const size_t block_bytes = canonical_block_bytes(type);
-  for (size_t i = 0; i < bytes.size(); i += block_bytes) {
-    for (size_t k = 0; k < block_bytes; ++k)
-      bytes[i + k] = static_cast<std::byte>(random.below(256));
-    for (size_t field = 0; field < (type == WeightType::kQ4_1 ? 2u : 1u); ++field) {
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  for (size_t i = 0; i < bytes.size(); i += canonical_block_bytes(type)) {
+    for (const size_t offset : half_offsets(type)) {
       const uint16_t value = half();
-      std::memcpy(&bytes[i + 2 * field], &value, 2);
+      std::memcpy(&bytes[i + offset], &value, 2);
     }
   }
   return bytes;
 }
 
-// Block `block` of row `row` of a matrix in the checkpoint's order.
+// 32 columns of a row of a matrix in the checkpoint's order, with a scale for each half of them.
 struct Block {
-  float scale = 0;
+  float scale[2] = {};
   float min = 0;
-  int quant[32] = {};  // as stored, without the zero point
-  int zero = 0;
-  float value[32] = {};  // F32
+  int quant[32] = {};    // without the zero point
+  float value[32] = {};  // of float types
 };
+void read_floats(WeightType type, const std::byte* from, int count, Block& out) {
+  for (int k = 0; k < count; ++k) {
+    uint16_t bits = 0;
+    if (type == WeightType::kF32) {
+      std::memcpy(&out.value[k], from + 4 * k, 4);
+      continue;
+    }
+    std::memcpy(&bits, from + 2 * k, 2);
+    out.value[k] = type == WeightType::kBF16 ? bf16_to_float(bits) : half_to_float(bits);
+  }
+}
+// Of the checkpoint's layouts, program/packing's test has the plain reading.
+void read_quants(WeightType type, const std::byte* from, int part, Block& out) {
+  RowBlock row;
+  read_row(type, from, row);
+  const float d = half_to_float(row.scale);
+  for (int half = 0; half < 2; ++half) {
+    out.scale[half] = d;
+    if (type == WeightType::kQ4_K || type == WeightType::kQ5_K) {
+      out.scale[half] = d * static_cast<float>(row.sub_scales[part]);
+    }
+    if (type == WeightType::kQ6_K) {
+      out.scale[half] =
+          d * static_cast<float>(static_cast<int8_t>(row.sub_scales[2 * part + half]));
+    }
+  }
+  if (type == WeightType::kQ4_1 || type == WeightType::kQ5_1) out.min = half_to_float(row.min);
+  if (type == WeightType::kQ4_K || type == WeightType::kQ5_K) {
+    out.min = -(half_to_float(row.min) * static_cast<float>(row.sub_mins[part]));
+  }
+  int zero = 0;
+  if (type == WeightType::kQ4_0) zero = 8;
+  if (type == WeightType::kQ5_0) zero = 16;
+  if (type == WeightType::kQ6_K) zero = 32;
+  if (type == WeightType::kQ8_0) zero = 128;
+  for (int k = 0; k < 32; ++k) out.quant[k] = row.quants[32 * part + k] - zero;
+}
 Block read_block(WeightType type, const std::vector<std::byte>& matrix, int32_t columns,
                  int32_t row, int32_t block) {
   Block out;
-  if (type == WeightType::kF32) {
-    for (int k = 0; k < 32 && block * 32 + k < columns; ++k) {
-      std::memcpy(&out.value[k],
-                  &matrix[(static_cast<size_t>(row) * static_cast<size_t>(columns) +
-                           static_cast<size_t>(block * 32 + k)) *
-                          4],
-                  4);
-    }
+  const auto at = static_cast<size_t>(row) * static_cast<size_t>(columns);  // elements before
+  if (!is_quantised(type)) {
+    const size_t first = at + static_cast<size_t>(block * 32);
+    read_floats(type, matrix.data() + first * record_layout(type).element_bytes,
+                std::min(32, columns - block * 32), out);
     return out;
   }
-  const std::byte* bytes =
-      matrix.data() +
-      canonical_block_bytes(type) * (static_cast<size_t>(row) * static_cast<size_t>(columns / 32) +
-                                     static_cast<size_t>(block));
-  uint16_t half = 0;
-  std::memcpy(&half, bytes, 2);
-  out.scale = half_to_float(half);
-  bytes += 2;
-  if (type == WeightType::kQ4_1) {
-    std::memcpy(&half, bytes, 2);
-    out.min = half_to_float(half);
-    bytes += 2;
-  }
-  out.zero = type == WeightType::kQ4_0 ? 8 : 0;
-  for (int k = 0; k < 32; ++k) {
-    if (type == WeightType::kQ8_0) {
-      out.quant[k] = static_cast<int8_t>(bytes[k]);
-    } else {
-      const int both = static_cast<int>(bytes[k % 16]);
-      out.quant[k] = k < 16 ? both & 15 : both >> 4;
-    }
-  }
+  const size_t record_columns = record_layout(type).columns();
+  const size_t first = (at + static_cast<size_t>(block * 32)) / record_columns;
+  read_quants(type, matrix.data() + first * canonical_block_bytes(type),
+              block % static_cast<int>(record_columns / 32), out);
   return out;
 }
 
@@ -143,30 +169,46 @@ Quantised quantise_plainly(const float* x, int count) {
   return out;
 }
 
+enum class Input { kInt8, kBf16, kF32 };
+constexpr Input kInputs[] = {Input::kInt8, Input::kBf16, Input::kF32};
+// int8 is what quantised types take, bf16 what BF16 takes; f32, what any takes.
+bool takes(WeightType type, Input input) {
+  if (input == Input::kInt8) return is_quantised(type);
+  return input == Input::kF32 || type == WeightType::kBF16;
+}
+
 // The contract of docs/formats.md, one output at a time.
 float linear_plainly(WeightType type, const std::vector<std::byte>& matrix, int32_t columns,
-                     int32_t row, const float* x, bool int8) {
+                     int32_t row, const float* x, Input input) {
   float acc = 0;
   for (int32_t block = 0; block * 32 < columns; ++block) {
     const int count = std::min(32, columns - block * 32);
     const Block w = read_block(type, matrix, columns, row, block);
     const float* xs = x + block * 32;
-    if (int8) {
+    if (input == Input::kInt8) {
       const Quantised a = quantise_plainly(xs, count);
-      int sum = 0;
+      int sum[2] = {};
       int sum_q = 0;
       for (int k = 0; k < count; ++k) {
-        sum += (w.quant[k] - w.zero) * a.q[k];
+        sum[k / 16] += w.quant[k] * a.q[k];
         sum_q += a.q[k];
       }
-      acc = std::fma(static_cast<float>(sum), w.scale * a.sx, acc);
-      if (type == WeightType::kQ4_1) acc = std::fma(w.min, a.sx * static_cast<float>(sum_q), acc);
+      if (type == WeightType::kQ6_K) {
+        acc = std::fma(static_cast<float>(sum[0]), w.scale[0] * a.sx, acc);
+        acc = std::fma(static_cast<float>(sum[1]), w.scale[1] * a.sx, acc);
+      } else {
+        acc = std::fma(static_cast<float>(sum[0] + sum[1]), w.scale[0] * a.sx, acc);
+      }
+      if (record_layout(type).mins) {
+        acc = std::fma(w.min, a.sx * static_cast<float>(sum_q), acc);
+      }
     } else {
       for (int k = 0; k < count; ++k) {
-        const float value = type == WeightType::kF32
-                                ? w.value[k]
-                                : std::fma(w.scale, static_cast<float>(w.quant[k] - w.zero), w.min);
-        acc = std::fma(value, xs[k], acc);
+        const float value = is_quantised(type)
+                                ? std::fma(w.scale[k / 16], static_cast<float>(w.quant[k]), w.min)
+                                : w.value[k];
+        const float rounded = bf16_to_float(float_to_bf16(xs[k]));
+        acc = std::fma(value, input == Input::kBf16 ? rounded : xs[k], acc);
       }
     }
   }
@@ -194,9 +236,10 @@ struct Problem {
 
 // y [tokens][rows + 3]: the gap must stay as it was. Row groups in `parts` calls.
 std::vector<float> run(const Kernels& kernels, const Problem& p, const std::vector<float>& x,
-                       int32_t tokens, bool int8, const float* bias, int parts) {
+                       int32_t tokens, Input input, const float* bias, int parts) {
   const auto quads = static_cast<size_t>((tokens + 3) / 4);
   const auto blocks = static_cast<size_t>(p.k_blocks());
+  const bool int8 = input == Input::kInt8;
   Aligned<QuadBlock> quantised(int8 ? quads * blocks : 0);
   Aligned<float> plain(int8 ? 0 : quads * blocks * 128);
   PrepareArgs prepare;
@@ -206,7 +249,9 @@ std::vector<float> run(const Kernels& kernels, const Problem& p, const std::vect
   prepare.tokens = tokens;
   prepare.k_blocks = p.k_blocks();
   prepare.out = int8 ? static_cast<void*>(quantised.data()) : static_cast<void*>(plain.data());
-  (int8 ? kernels.quantize : kernels.prepare_f32)(prepare);
+  if (int8) kernels.quantize(prepare);
+  if (input == Input::kBf16) kernels.prepare_bf16(prepare);
+  if (input == Input::kF32) kernels.prepare_f32(prepare);
   const int32_t stride = p.rows + 3;
   std::vector<float> y(static_cast<size_t>(tokens) * static_cast<size_t>(stride), 12345.0f);
   LinearArgs args;
@@ -237,9 +282,9 @@ std::vector<float> random_activations(size_t count, RandomStream& random) {
 }
 
 void expect_contract(const Kernels& kernels, const Problem& p, const std::vector<float>& x,
-                     int32_t tokens, bool int8, const std::vector<float>& bias, int parts) {
+                     int32_t tokens, Input input, const std::vector<float>& bias, int parts) {
   const std::vector<float> y =
-      run(kernels, p, x, tokens, int8, bias.empty() ? nullptr : bias.data(), parts);
+      run(kernels, p, x, tokens, input, bias.empty() ? nullptr : bias.data(), parts);
   for (int32_t t = 0; t < tokens; ++t) {
     for (int32_t r = 0; r < p.rows + 3; ++r) {
       const size_t at =
@@ -248,7 +293,7 @@ void expect_contract(const Kernels& kernels, const Problem& p, const std::vector
       if (r < p.rows) {
         expected =
             linear_plainly(p.type, p.matrix, p.columns, r,
-                           &x[static_cast<size_t>(t) * static_cast<size_t>(p.columns)], int8);
+                           &x[static_cast<size_t>(t) * static_cast<size_t>(p.columns)], input);
         if (!bias.empty()) expected += bias[static_cast<size_t>(r)];
       }
       ASSERT_TRUE(same(y[at], expected))
@@ -257,7 +302,11 @@ void expect_contract(const Kernels& kernels, const Problem& p, const std::vector
   }
 }
 
-bool has_int8(WeightType type) { return type != WeightType::kF32; }
+// The least number of columns that a type allows and that is not below `columns`.
+int32_t columns_for(WeightType type, int32_t columns) {
+  const int32_t multiple = column_multiple(type);
+  return (columns + multiple - 1) / multiple * multiple;
+}
 
 TEST(Linear, EveryShapeMatchesThePlainReading) {
   constexpr uint64_t kSeed = 1;
@@ -269,18 +318,19 @@ TEST(Linear, EveryShapeMatchesThePlainReading) {
                           {33, 576, 4}, {48, 2048, 1}, {16, 2048, 9}};
   for (const WeightType type : kAllTypes) {
     for (const Shape& s : shapes) {
-      const Problem p(type, s.rows, s.columns, random);
-      const auto x = random_activations(static_cast<size_t>(s.tokens * s.columns), random);
+      const int32_t columns = columns_for(type, s.columns);
+      const Problem p(type, s.rows, columns, random);
+      const auto x = random_activations(static_cast<size_t>(s.tokens * columns), random);
       std::vector<float> bias;
       if (s.tokens % 2 == 1) bias = random_activations(static_cast<size_t>(s.rows), random);
       for (const TestedSet& v : tested_sets()) {
-        for (const bool int8 : {true, false}) {
-          if (int8 && !has_int8(type)) continue;
+        for (const Input input : kInputs) {
+          if (!takes(type, input)) continue;
           SCOPED_TRACE(testing::Message()
-                       << v.name << " type " << static_cast<int>(type) << " int8 " << int8
-                       << " rows " << s.rows << " columns " << s.columns << " tokens " << s.tokens
-                       << " seed " << kSeed);
-          ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, s.tokens, int8, bias, 2));
+                       << v.name << " type " << static_cast<int>(type) << " input "
+                       << static_cast<int>(input) << " rows " << s.rows << " columns " << columns
+                       << " tokens " << s.tokens << " seed " << kSeed);
+          ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, s.tokens, input, bias, 2));
         }
       }
     }
@@ -289,12 +339,18 @@ TEST(Linear, EveryShapeMatchesThePlainReading) {
 
 TEST(Linear, FloatColumnsNeedNotBeAMultipleOf32) {
   RandomStream random(2);
-  for (const int32_t columns : {1, 31, 33, 100}) {
-    const Problem p(WeightType::kF32, 20, columns, random);
-    const auto x = random_activations(static_cast<size_t>(6 * columns), random);
-    for (const TestedSet& v : tested_sets()) {
-      SCOPED_TRACE(testing::Message() << v.name << " columns " << columns);
-      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 6, false, {}, 1));
+  for (const WeightType type : {WeightType::kF32, WeightType::kBF16, WeightType::kF16}) {
+    for (const int32_t columns : {1, 31, 33, 100}) {
+      const Problem p(type, 20, columns, random);
+      const auto x = random_activations(static_cast<size_t>(6 * columns), random);
+      for (const TestedSet& v : tested_sets()) {
+        for (const Input input : kInputs) {
+          if (!takes(type, input)) continue;
+          SCOPED_TRACE(testing::Message()
+                       << v.name << " type " << static_cast<int>(type) << " columns " << columns);
+          ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 6, input, {}, 1));
+        }
+      }
     }
   }
 }
@@ -302,24 +358,26 @@ TEST(Linear, FloatColumnsNeedNotBeAMultipleOf32) {
 // Solo equals batched: a token's outputs do not depend on how many tokens or calls there are.
 TEST(Linear, TokensAndSplitsDoNotChangeBits) {
   RandomStream random(3);
-  constexpr int32_t kRows = 40, kColumns = 96, kTokens = 33;
+  constexpr int32_t kRows = 40, kTokens = 70;
   for (const WeightType type : kAllTypes) {
-    const Problem p(type, kRows, kColumns, random);
-    const auto x = random_activations(kTokens * kColumns, random);
+    const int32_t columns = columns_for(type, 96);
+    const Problem p(type, kRows, columns, random);
+    const auto x = random_activations(static_cast<size_t>(kTokens * columns), random);
     for (const TestedSet& v : tested_sets()) {
-      for (const bool int8 : {true, false}) {
-        if (int8 && !has_int8(type)) continue;
+      for (const Input input : kInputs) {
+        if (!takes(type, input)) continue;
         std::vector<float> solo;
         for (int32_t t = 0; t < kTokens; ++t) {
-          const std::vector<float> one(x.begin() + t * kColumns, x.begin() + (t + 1) * kColumns);
-          const std::vector<float> y = run(*v.kernels, p, one, 1, int8, nullptr, 1);
+          const std::vector<float> one(x.begin() + t * columns, x.begin() + (t + 1) * columns);
+          const std::vector<float> y = run(*v.kernels, p, one, 1, input, nullptr, 1);
           solo.insert(solo.end(), y.begin(), y.end());
         }
-        for (int32_t tokens = 1; tokens <= kTokens; ++tokens) {
-          const std::vector<float> y = run(*v.kernels, p, x, tokens, int8, nullptr, 1 + tokens % 5);
+        for (int32_t tokens = 1; tokens <= kTokens; tokens += tokens < 34 ? 1 : 6) {
+          const std::vector<float> y =
+              run(*v.kernels, p, x, tokens, input, nullptr, 1 + tokens % 5);
           ASSERT_EQ(std::memcmp(y.data(), solo.data(), y.size() * sizeof(float)), 0)
-              << v.name << " type " << static_cast<int>(type) << " int8 " << int8 << " tokens "
-              << tokens;
+              << v.name << " type " << static_cast<int>(type) << " input "
+              << static_cast<int>(input) << " tokens " << tokens;
         }
       }
     }
@@ -338,11 +396,11 @@ TEST(Linear, VariantsAgreeOnExtremeValues) {
       if (random.below(400) == 0)
         value = std::bit_cast<float>(static_cast<uint32_t>(random.next()));
     }
-    for (const bool int8 : {true, false}) {
-      if (int8 && !has_int8(type)) continue;
+    for (const Input input : kInputs) {
+      if (!takes(type, input)) continue;
       for (const TestedSet& v : tested_sets()) {
         SCOPED_TRACE(testing::Message() << v.name << " type " << static_cast<int>(type));
-        ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 8, int8, {}, 1));
+        ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, 8, input, {}, 1));
       }
     }
   }
@@ -353,34 +411,35 @@ TEST(Linear, VariantsAgreeOnExtremeValues) {
 TEST(Linear, ExtremeQuantsAndScales) {
   constexpr uint64_t kSeed = 7;
   RandomStream random(kSeed);
-  constexpr int32_t kRows = 35, kColumns = 96, kTokens = 40;
+  constexpr int32_t kRows = 35, kTokens = 40;
   constexpr int kQuants[] = {0x00, 0xff, 0x7f, 0x80, 0x88, 0x0f, 0xf0};
   constexpr uint16_t kHalves[] = {0x3c00, 0xbc00, 0x7e00, 0x7c00, 0x0001, 0x0000, 0x7bff};
-  for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+  for (const WeightType type : kAllTypes) {
+    if (!is_quantised(type)) continue;
+    const int32_t columns = columns_for(type, 96);
     const size_t block_bytes = canonical_block_bytes(type);
-    const size_t fields = type == WeightType::kQ4_1 ? 2 : 1;
-    std::vector<std::byte> matrix(canonical_bytes(type, kRows, kColumns).value());
+    std::vector<std::byte> matrix(canonical_bytes(type, kRows, columns).value());
     for (size_t i = 0; i < matrix.size(); i += block_bytes) {
       std::memset(&matrix[i], kQuants[random.below(std::size(kQuants))], block_bytes);
-      for (size_t field = 0; field < fields; ++field) {
+      for (const size_t offset : half_offsets(type)) {
         const bool any = random.below(8) == 0;
         const uint16_t half = kHalves[random.below(any ? std::size(kHalves) : 2)];
-        std::memcpy(&matrix[i + 2 * field], &half, sizeof half);
+        std::memcpy(&matrix[i + offset], &half, sizeof half);
       }
     }
-    const Problem p(type, kRows, kColumns, matrix);
-    std::vector<float> x(static_cast<size_t>(kTokens * kColumns));
+    const Problem p(type, kRows, columns, matrix);
+    std::vector<float> x(static_cast<size_t>(kTokens * columns));
     for (size_t i = 0; i < x.size(); ++i) {  // some tokens all of one sign
-      const size_t token = i / kColumns;
+      const size_t token = i / static_cast<size_t>(columns);
       x[i] = (token % 3 == 0 ? token % 2 == 0 : random.below(2) == 0) ? 0.5f : -0.5f;
     }
     for (const TestedSet& v : tested_sets()) {
       SCOPED_TRACE(testing::Message()
                    << v.name << " type " << static_cast<int>(type) << " seed " << kSeed);
-      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, kTokens, true, {}, 1));
-      const std::vector<float> all = run(*v.kernels, p, x, kTokens, true, nullptr, 1);
+      ASSERT_NO_FATAL_FAILURE(expect_contract(*v.kernels, p, x, kTokens, Input::kInt8, {}, 1));
+      const std::vector<float> all = run(*v.kernels, p, x, kTokens, Input::kInt8, nullptr, 1);
       for (int32_t tokens = 1; tokens < kTokens; ++tokens) {
-        const std::vector<float> y = run(*v.kernels, p, x, tokens, true, nullptr, 2);
+        const std::vector<float> y = run(*v.kernels, p, x, tokens, Input::kInt8, nullptr, 2);
         for (size_t i = 0; i < y.size(); ++i) {
           ASSERT_TRUE(same(y[i], all[i])) << "tokens " << tokens << " at " << i;
         }
@@ -419,14 +478,43 @@ TEST(Quantize, FollowsTheContract) {
         const QuadBlock& quad = quads.data()[t / 4 * kBlocks + b];
         const Quantised expected = t < kTokens ? quantise_plainly(&at(t, 32 * b), 32) : Quantised{};
         int sum = 0;
+        int first = 0;
         for (int k = 0; k < 32; ++k) {
           ASSERT_EQ(quad.q[t % 4][k], expected.q[k]);
           sum += expected.q[k];
+          if (k < 16) first += expected.q[k];
         }
         EXPECT_TRUE(same(quad.sx[t % 4], expected.sx));
         EXPECT_EQ(quad.c8[t % 4], -8 * sum);
-        EXPECT_EQ(quad.c128[t % 4], -128 * sum);
+        EXPECT_EQ(quad.c32[t % 4], -32 * first);
         EXPECT_TRUE(same(quad.m[t % 4], expected.sx * static_cast<float>(sum)));
+      }
+    }
+  }
+}
+
+TEST(PrepareBf16, RoundsEachValue) {
+  RandomStream random(8);
+  constexpr int32_t kTokens = 5, kColumns = 40;
+  std::vector<float> x(kTokens * kColumns);
+  for (float& value : x) value = std::bit_cast<float>(static_cast<uint32_t>(random.next()));
+  for (const TestedSet& v : tested_sets()) {
+    Aligned<float> out(2 * 64 * 4);
+    PrepareArgs args;
+    args.x = x.data();
+    args.x_stride = args.columns = kColumns;
+    args.tokens = kTokens;
+    args.k_blocks = 2;
+    args.out = out.data();
+    v.kernels->prepare_bf16(args);
+    for (int32_t t = 0; t < 8; ++t) {
+      for (int32_t k = 0; k < 64; ++k) {
+        float expected = 0.0f;
+        if (t < kTokens && k < kColumns) {
+          expected = bf16_to_float(float_to_bf16(x[static_cast<size_t>(t * kColumns + k)]));
+        }
+        ASSERT_TRUE(same(out.data()[(t / 4 * 64 + k) * 4 + t % 4], expected))
+            << v.name << " token " << t << " column " << k;
       }
     }
   }

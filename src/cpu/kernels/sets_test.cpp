@@ -174,9 +174,12 @@ TEST(Sets, Embed) {
   for_other_sets(6, [](const Kernels& kernels, uint64_t seed) {
     RandomStream random(seed);
     const auto rows = static_cast<int32_t>(random.between(1, 50));
-    const int32_t columns = 32 * static_cast<int32_t>(random.between(1, 5));
-    for (const WeightType type :
-         {WeightType::kF32, WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+    for (int i = 0; i < kNumWeights; ++i) {
+      const auto type = static_cast<WeightType>(i);
+      SCOPED_TRACE(i);
+      const int32_t columns = column_multiple(type) *
+                              static_cast<int32_t>(random.between(1, is_quantised(type) ? 5 : 90));
+      const auto k_blocks = static_cast<int32_t>(num_column_blocks(columns));
       std::vector<std::byte> packed(packed_bytes(type, rows, columns).value());
       for (std::byte& byte : packed) byte = static_cast<std::byte>(random.below(256));
       const int32_t tokens[3] = {0, rows - 1,
@@ -187,7 +190,7 @@ TEST(Sets, Embed) {
         out[which].resize(static_cast<size_t>(3 * columns));
         EmbedArgs args;
         args.weights = packed.data();
-        args.k_blocks = columns / 32;
+        args.k_blocks = k_blocks;
         args.columns = columns;
         args.tokens = tokens;
         args.rows = 3;
@@ -196,6 +199,17 @@ TEST(Sets, Embed) {
         sets[which]->embed[static_cast<int>(type)](args);
       }
       ASSERT_NO_FATAL_FAILURE(expect_same(out[1], out[0]));
+      Weight weight;
+      weight.type = type;
+      weight.packing = Packing::kR16K4;
+      weight.rows = rows;
+      weight.columns = columns;
+      std::vector<float> values(static_cast<size_t>(columns));
+      for (size_t t = 0; t < 3; ++t) {
+        dequantize_row(weight, packed, tokens[t], values);
+        const auto row = out[1].begin() + static_cast<std::ptrdiff_t>(t * values.size());
+        ASSERT_NO_FATAL_FAILURE(expect_same({row, row + columns}, values));
+      }
     }
   });
 }
