@@ -1,6 +1,9 @@
 // Speed of the linear kernels, with the memory bandwidth of the machine beside it.
 //
-//   linear_bench [--tiny] [--isa generic|avx512] [--f32]
+//   linear_bench [--tiny] [--isa generic|avx512] [--f32] [--type NAME]
+//
+// Activations are what the type takes: int8 for quantised weights, bf16 for BF16, else f32; f32 for
+// all with --f32. Without --type: Q4_1, Q4_0, Q8_0, Q4_K, Q5_0, Q6_K, BF16.
 //
 // A matrix is copied until its copies exceed the caches (256 MiB) and the copies are used in turn,
 // as a decoding step does: weights come from memory. Each thread computes a contiguous share of the
@@ -21,6 +24,7 @@
 #include "base/random.h"
 #include "base/thread_pool.h"
 #include "cpu/kernels/kernels.h"
+#include "program/names.h"
 #include "program/packing/r16k4.h"
 
 namespace chorus::cpu {
@@ -30,6 +34,9 @@ struct Options {
   bool tiny = false;
   bool f32 = false;
   std::string isa;
+  std::vector<WeightType> types = {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kQ8_0,
+                                   WeightType::kQ4_K, WeightType::kQ5_0, WeightType::kQ6_K,
+                                   WeightType::kBF16};
 };
 
 struct FreeAligned {
@@ -86,7 +93,7 @@ struct Case {
 class LinearRun {
  public:
   LinearRun(const Kernels& kernels, const Case& c, bool f32, size_t total_bytes)
-      : kernels_(kernels), case_(c), f32_(f32) {
+      : kernels_(kernels), case_(c), f32_(f32), int8_(!f32 && is_quantised(c.type)) {
     matrix_bytes_ = packed_bytes(c.type, c.rows, c.columns).value();
     copies_ = std::max<size_t>(1, total_bytes / matrix_bytes_);
     weights_ = make_buffer(matrix_bytes_ * copies_);
@@ -130,27 +137,31 @@ class LinearRun {
  private:
   void fill_weights() {
     RandomStream random(1);
-    const size_t scales = case_.type == WeightType::kQ4_1  ? 32
-                          : case_.type == WeightType::kF32 ? 0
-                                                           : 16;
-    const size_t record = record_bytes(case_.type);
+    const RecordLayout& layout = record_layout(case_.type);
     for (size_t i = 0; i < matrix_bytes_; i += 8) {
       const uint64_t bits = random.next();
       std::memcpy(weights_.get() + i, &bits, 8);
     }
-    for (size_t i = 0; i < matrix_bytes_; i += record) {
-      for (size_t s = 0; s < scales; ++s) {
-        const uint16_t half = static_cast<uint16_t>(0x2000 + random.below(1024));
-        std::memcpy(weights_.get() + i + 2 * s, &half, 2);
+    for (size_t i = 0; i < matrix_bytes_; i += layout.record_bytes()) {
+      for (size_t at = 0; at < layout.header_bytes(); at += 2) {
+        write_half(weights_.get() + i + at, 0x2000 + random.below(1024));
       }
-      for (size_t k = 0; case_.type == WeightType::kF32 && k < record; k += 4) {
-        const auto value = static_cast<float>(random.unit() - 0.5);
-        std::memcpy(weights_.get() + i + k, &value, 4);
+      for (size_t at = 0; !is_quantised(case_.type) && at < layout.record_bytes();
+           at += layout.element_bytes) {
+        // About 2^-7 in fp16 and 2^-1 in the others: the upper half of a float is a bf16.
+        const bool half = case_.type == WeightType::kF16;
+        write_half(weights_.get() + i + at + layout.element_bytes - 2,
+                   (half ? 0x2000 : 0x3f00) + random.below(128));
       }
     }
     for (size_t i = 1; i < copies_; ++i) {
       std::memcpy(weights_.get() + i * matrix_bytes_, weights_.get(), matrix_bytes_);
     }
+  }
+
+  static void write_half(std::byte* to, uint64_t bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    std::memcpy(to, &half, sizeof half);
   }
 
   void prepare() {
@@ -164,7 +175,8 @@ class LinearRun {
     args.tokens = case_.tokens;
     args.k_blocks = k_blocks_;
     args.out = activations_.get();
-    (f32_ ? kernels_.prepare_f32 : kernels_.quantize)(args);
+    const bool bf16 = !f32_ && case_.type == WeightType::kBF16;
+    (int8_ ? kernels_.quantize : bf16 ? kernels_.prepare_bf16 : kernels_.prepare_f32)(args);
   }
 
   void multiply(ThreadPool& pool) {
@@ -180,7 +192,7 @@ class LinearRun {
       args.tokens = case_.tokens;
       args.out = out_.data();
       args.out_stride = case_.rows;
-      (f32_ ? kernels_.linear_f32 : kernels_.linear_int8)[static_cast<int>(case_.type)](args);
+      (int8_ ? kernels_.linear_int8 : kernels_.linear_f32)[static_cast<int>(case_.type)](args);
     });
     next_ = (next_ + 1) % copies_;
   }
@@ -188,6 +200,7 @@ class LinearRun {
   const Kernels& kernels_;
   Case case_;
   bool f32_;
+  bool int8_;
   size_t matrix_bytes_ = 0;
   size_t copies_ = 0;
   size_t next_ = 0;
@@ -219,11 +232,6 @@ double quantise_cost(const Kernels& kernels, int32_t tokens, int32_t columns, do
   return elapsed / values * 1e9;
 }
 
-const char* type_name(WeightType type) {
-  constexpr const char* kNames[] = {"F32", "Q4_0", "Q4_1", "Q8_0"};
-  return kNames[static_cast<int>(type)];
-}
-
 void run_shape(const Kernels& kernels, const Options& options, WeightType type, int32_t columns,
                int32_t rows, const std::vector<std::unique_ptr<ThreadPool>>& pools) {
   const double seconds = options.tiny ? 0.001 : 0.1;
@@ -231,7 +239,7 @@ void run_shape(const Kernels& kernels, const Options& options, WeightType type, 
   const size_t total = options.tiny ? size_t{1} << 20 : size_t{256} << 20;
   for (const int32_t tokens : {1, 2, 4, 8, 16, 32}) {
     LinearRun run(kernels, {type, columns, rows, tokens}, options.f32, total);
-    std::printf("%-5s K=%d N=%d B=%-3d", type_name(type), columns, rows, tokens);
+    std::printf("%-5s K=%d N=%d B=%-3d", shown_type_name(type).c_str(), columns, rows, tokens);
     for (const auto& pool : pools) {
       std::vector<double> rates;
       for (int i = 0; i < samples; ++i) rates.push_back(run.sample(*pool, seconds));
@@ -263,11 +271,11 @@ int run_all(const Options& options) {
   }
   std::printf("quantise K=576 B=8: %.2f ns a value\n",
               quantise_cost(kernels, 8, 576, options.tiny ? 0.001 : 0.2));
-  std::vector<WeightType> types = {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kQ8_0};
-  if (options.f32) types.push_back(WeightType::kF32);
-  for (const WeightType type : types) {
-    run_shape(kernels, options, type, 576, options.tiny ? 64 : 1536, pools);
-    run_shape(kernels, options, type, options.tiny ? 96 : 2048, options.tiny ? 80 : 8192, pools);
+  for (const WeightType type : options.types) {
+    // The columns of K-quants are multiples of 256.
+    const int32_t narrow = column_multiple(type) == 256 ? 768 : 576;
+    run_shape(kernels, options, type, narrow, options.tiny ? 64 : 1536, pools);
+    run_shape(kernels, options, type, options.tiny ? 256 : 2048, options.tiny ? 80 : 8192, pools);
   }
   return 0;
 }
@@ -285,8 +293,11 @@ int main(int argc, char** argv) {
       options.f32 = true;
     } else if (arg == "--isa" && i + 1 < argc) {
       options.isa = argv[++i];
+    } else if (arg == "--type" && i + 1 < argc && chorus::parse_weight_type(argv[i + 1])) {
+      options.types = {*chorus::parse_weight_type(argv[++i])};
     } else {
-      std::fprintf(stderr, "usage: linear_bench [--tiny] [--isa generic|avx512] [--f32]\n");
+      std::fprintf(stderr,
+                   "usage: linear_bench [--tiny] [--isa generic|avx512] [--f32] [--type NAME]\n");
       return 2;
     }
   }
