@@ -109,12 +109,44 @@ TEST(Export, CommittedTinyModelsKeepEveryWeight) {
   }
 }
 
+constexpr uint32_t kGgmlIq4Nl = 20;
+
 TEST(Export, TypesWithoutAPackingAreRefusedByName) {
-  const auto program =
-      export_program(std::string(CHORUS_SOURCE_DIR) + "/tests/golden/tiny/untied_float.gguf");
-  EXPECT_EQ(program.status().code(), Code::kUnimplemented);
-  EXPECT_EQ(program.status().field(), "token_embd.weight");
-  EXPECT_NE(program.status().message().find("F16"), std::string::npos);
+  const Status status =
+      export_status([](GgufWriter& w) { w.tensor("blk.0.attn_v.weight").type = kGgmlIq4Nl; });
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_EQ(status.field(), "blk.0.attn_v.weight");
+  EXPECT_NE(status.message().find("IQ4_NL"), std::string::npos);
+}
+
+TEST(Export, EveryTypeWithAPackingIsKept) {
+  const std::pair<uint32_t, WeightType> types[] = {
+      {kGgmlF32, WeightType::kF32},   {kGgmlF16, WeightType::kF16},
+      {kGgmlBF16, WeightType::kBF16}, {kGgmlQ4_0, WeightType::kQ4_0},
+      {kGgmlQ4_1, WeightType::kQ4_1}, {kGgmlQ5_0, WeightType::kQ5_0},
+      {kGgmlQ5_1, WeightType::kQ5_1}, {kGgmlQ8_0, WeightType::kQ8_0},
+      {kGgmlQ4_K, WeightType::kQ4_K}, {kGgmlQ5_K, WeightType::kQ5_K},
+      {kGgmlQ6_K, WeightType::kQ6_K}};
+  static_assert(std::size(types) == kNumWeightTypes);
+  for (const auto& [ggml_type, type] : types) {
+    SCOPED_TRACE(ggml_type);
+    GgufWriter w = tiny_gguf();
+    w.set_u32("llama.feed_forward_length", 256);
+    for (const char* name : {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"}) {
+      w.tensor(name) = {name, {32, 256}, kGgmlQ4_0, random_matrix(WeightType::kQ4_0, 256, 32, 5)};
+    }
+    const char* name = "blk.0.ffn_down.weight";
+    w.tensor(name) = {name, {256, 32}, ggml_type, random_matrix(type, 32, 256, 6)};
+    const Bytes bytes = w.finish();
+    const auto program = export_bytes(bytes);
+    ASSERT_TRUE(program.ok()) << program.status().to_string();
+    const auto file = GgufFile::parse(bytes);
+    ASSERT_TRUE(file.ok());
+    expect_same_weights(*program, *file);
+    const auto found = std::ranges::find(program->weights(), name, &Weight::name);
+    ASSERT_NE(found, program->weights().end());
+    EXPECT_EQ(found->type, type);
+  }
 }
 
 TEST(Export, FilesAreTheSameEveryTimeAndLoad) {
@@ -307,7 +339,7 @@ TEST(Export, TensorsThatDoNotFitAreRefusedByName) {
       {kNotYet, "blk.0.attn_norm.weight",
        [](GgufWriter& w) { w.tensor("blk.0.attn_norm.weight").type = kGgmlQ8_0; }},
       {kNotYet, "blk.0.attn_v.weight",
-       [](GgufWriter& w) { w.tensor("blk.0.attn_v.weight").type = kGgmlF16; }},
+       [](GgufWriter& w) { w.tensor("blk.0.attn_v.weight").type = kGgmlIq4Nl; }},
       {kNotYet, "blk.0.attn_v.weight",
        [](GgufWriter& w) { w.tensor("blk.0.attn_v.weight").type = 77; }},
       {kBad, "rope_freqs.weight",

@@ -27,6 +27,20 @@ std::optional<WeightType> packed_type(uint32_t ggml_type) {
       return WeightType::kQ4_1;
     case kGgmlQ8_0:
       return WeightType::kQ8_0;
+    case kGgmlQ5_0:
+      return WeightType::kQ5_0;
+    case kGgmlQ5_1:
+      return WeightType::kQ5_1;
+    case kGgmlQ4_K:
+      return WeightType::kQ4_K;
+    case kGgmlQ5_K:
+      return WeightType::kQ5_K;
+    case kGgmlQ6_K:
+      return WeightType::kQ6_K;
+    case kGgmlBF16:
+      return WeightType::kBF16;
+    case kGgmlF16:
+      return WeightType::kF16;
     default:
       return std::nullopt;
   }
@@ -135,7 +149,10 @@ Result<WeightId> Lowering::matrix(const std::string& name, int64_t rows, int64_t
   CHORUS_RETURN_IF_ERROR(check_shape(*tensor, {rows, columns}));
   const auto type = packed_type(tensor->type);
   if (!type) {
-    return unimplemented(name, "expected type F32, Q4_0, Q4_1 or Q8_0, found " + tensor->type_name);
+    return unimplemented(name,
+                         "expected type F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K "
+                         "or Q6_K, found " +
+                             tensor->type_name);
   }
   return builder_.add_matrix(name, *type, static_cast<int32_t>(rows), static_cast<int32_t>(columns),
                              tensor->data);

@@ -12,7 +12,7 @@ import stat
 import struct
 
 import support
-from support import HALF, MIXED, TIED, CliTest, Gguf, in_parallel
+from support import MIXED, TIED, CliTest, Gguf, in_parallel
 
 RUN = ["--max-tokens", "2", "--quiet", "--json"]
 BOUND_S = 30  # of one run, sanitized, on a busy machine
@@ -264,8 +264,12 @@ class AbsurdGgufTest(BadFileTest):
 
 class NoModelTest(BadFileTest):
     def test_types_that_this_version_does_not_have(self):
-        done = self.expect(3, "run", HALF, "a", "--json")
-        self.assertIn("F16", self.assert_error_line(done, "token_embd.weight")["message"])
+        data = bytearray(pathlib.Path(TIED).read_bytes())
+        shape, _, _, begin = Gguf(data).tensors["blk.0.attn_v.weight"]
+        struct.pack_into("<I", data, begin + 4 + 8 * len(shape), 20)
+        done = self.run_file(bytes(data), "iq4_nl.gguf")
+        self.check_refused(done, "IQ4_NL")
+        self.assertIn("IQ4_NL", self.assert_error_line(done, "blk.0.attn_v.weight")["message"])
 
     def test_other_files(self):
         contents = {

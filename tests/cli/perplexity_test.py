@@ -6,7 +6,7 @@ import math
 import random
 
 import support
-from support import FLOAT, HALF, MIXED, TIED, VOCABULARY, CliTest, random_ids
+from support import FLOAT, MIXED, TIED, VOCABULARY, CliTest, random_ids
 
 TEXT = "".join(chr(97 + (n * n + 3 * n) % 26) + (" " if n % 7 == 0 else "") for n in range(900))
 
@@ -130,7 +130,6 @@ class PerplexityTest(CliTest):
         for line in filter(None, lines):
             golden = json.loads(line)
             model = str(support.TINY / golden["file"])
-            model = FLOAT if model == HALF else model
             ids = golden["ids"]
             if len(ids) < 2:
                 continue

@@ -8,7 +8,6 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import pathlib
 import random
@@ -22,10 +21,7 @@ import unittest
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 TINY = GOLDEN / "tiny"
 TIED, MIXED = (str(TINY / name) for name in ("tied_q4_1.gguf", "untied_mixed.gguf"))
-HALF = str(TINY / "untied_float.gguf")  # F16 weights, which this version refuses
-# The same model with F32 weights, written by widened() below.
-_folder = tempfile.TemporaryDirectory(prefix="chorus_cli_")
-FLOAT = os.path.join(_folder.name, "widened.gguf")
+FLOAT = str(TINY / "untied_float.gguf")  # F16 and F32 weights
 TINY_CONTEXT = 512
 VOCABULARY = {TIED: 293, MIXED: 300, FLOAT: 263}
 NUM_SPECIAL = 3  # ids 0, 1, 2 of a tiny model are control tokens; 2 ends a text
@@ -213,27 +209,6 @@ class Gguf:
             item = self._take("I")
             return [self._value(item) for _ in range(self._take("Q"))]
         return self._take(_SCALARS[kind])
-
-
-def widened(data: bytes) -> bytes:
-    """The GGUF file with its F16 tensors as F32: the same values, so the same reference logits."""
-    source = Gguf(data)
-    header, values = bytearray(data[: source.header_end]), b""
-    for shape, kind, offset, place in source.tensors.values():
-        count = math.prod(shape)
-        values += bytes(-len(values) % 32)
-        struct.pack_into("<IQ", header, place + 4 + 8 * len(shape), 0, len(values))
-        begin = source.data_begin + offset
-        if kind == 1:
-            numbers = struct.unpack_from(f"<{count}e", data, begin)
-            values += struct.pack(f"<{count}f", *numbers)
-        else:
-            assert kind == 0
-            values += data[begin : begin + 4 * count]
-    return bytes(header) + bytes(-len(header) % 32) + values
-
-
-pathlib.Path(FLOAT).write_bytes(widened(pathlib.Path(HALF).read_bytes()))
 
 
 class SessionFile:
