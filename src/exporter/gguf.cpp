@@ -331,14 +331,7 @@ class GgufFile::Parser {
   GgufFile& file_;
 };
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
-  CHORUS_ASSIGN_OR_RETURN(MemoryMap map, MemoryMap::open(path));
-  CHORUS_ASSIGN_OR_RETURN(GgufFile file, parse(map.bytes()));
-  file.map_ = std::move(map);
-  return file;
-}
-
-Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes) {
+Result<GgufFile> GgufFile::parse_part(std::span<const std::byte> bytes) {
   GgufFile file;
   CHORUS_RETURN_IF_ERROR(Parser(bytes, file).parse());
   return file;

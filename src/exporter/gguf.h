@@ -1,6 +1,9 @@
 // Reads GGUF checkpoints, versions 2 and 3, little endian: metadata and where the tensors lie.
 // Source of the format: ggml's docs/gguf.md.
 //
+// A checkpoint that is split into several files, as llama-gguf-split and gguf-py do, is one here:
+// its first part is opened, and the others lie beside it.
+//
 // Everything is checked before it is used: counts against the bytes that are left, strings, types,
 // offsets and sizes with overflow-safe arithmetic, names for being unique and printable. Tensors of
 // types that no lowering takes are listed all the same, so that a file can be described.
@@ -67,7 +70,7 @@ struct GgufTensor {
   std::string_view name;
   uint32_t type = 0;
   std::vector<int64_t> dims;        // as stored: dims[0] is contiguous; 1 to 4, each at least 1
-  uint64_t offset = 0;              // from the start of the data section
+  uint64_t offset = 0;              // from the start of its part's data section
   std::span<const std::byte> data;  // empty when the type's size is not known
 
   int64_t num_elements() const;
@@ -76,17 +79,24 @@ struct GgufTensor {
 // Thread: immutable after creation. Moves, does not copy; views stay valid across moves.
 class GgufFile {
  public:
-  // Maps the file. Errors: as MemoryMap::open and parse.
+  // Maps the file, and where it is the first of NAME-00001-of-0000N.gguf all parts. Errors: as
+  // MemoryMap::open and parse_parts; kDataLoss with the name of a part that is missing as field.
   static Result<GgufFile> open(const std::string& path);
   // `bytes` must outlive the result. Errors: kDataLoss; the field is "header.NAME", a metadata key,
   // a tensor's name, or the index of either where it has none. kUnimplemented for version 1 and big
   // endian files, field "header.version".
   static Result<GgufFile> parse(std::span<const std::byte> bytes);
+  // The same of all parts in order; of one part, when the file is not split. Errors: kDataLoss also
+  // for parts that do not belong together, with a tensor's name or a key of "split." as field.
+  static Result<GgufFile> parse_parts(std::span<const std::span<const std::byte>> parts);
 
+  // Those of the first part.
   uint32_t version() const { return version_; }
   uint64_t alignment() const { return alignment_; }
   const std::vector<GgufValue>& values() const { return values_; }
+  // Of all parts.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  int64_t num_parts() const { return num_parts_; }
 
   // nullptr when there is none.
   const GgufValue* find(std::string_view key) const;
@@ -108,9 +118,23 @@ class GgufFile {
 
  private:
   class Parser;
+  // What a part says of the whole.
+  struct Split {
+    int64_t number = 0;  // from 0
+    int64_t count = 1;
+    std::optional<int64_t> num_tensors;  // of all parts
+  };
   GgufFile() = default;
 
-  MemoryMap map_;  // empty for parse()
+  static Result<GgufFile> parse_part(std::span<const std::byte> bytes);
+  Result<Split> split() const;
+  // Takes over what the next part holds. Requires: this is the first part, with those before.
+  Status append(GgufFile part);
+  // Once all parts are here.
+  Status check_complete() const;
+
+  std::vector<MemoryMap> maps_;  // of the parts; empty for parse()
+  int64_t num_parts_ = 1;
   uint32_t version_ = 0;
   uint64_t alignment_ = 0;
   std::vector<GgufValue> values_;
