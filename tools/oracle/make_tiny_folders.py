@@ -14,6 +14,7 @@ versions give the same numbers.
 
 import argparse
 import contextlib
+import copy
 import json
 import pathlib
 import unittest.mock
@@ -234,9 +235,13 @@ def make(name, out, seed):
     model.config._attn_implementation = "eager"
     model.set_attn_implementation("eager")
     randomise(model, seed)
-    model.to(dtype).save_pretrained(out / name, max_shard_size=shard)
+    # A copy is converted: the frequencies of rope, which are no weights, stay as they are.
+    copy.deepcopy(model).to(dtype).save_pretrained(out / name, max_shard_size=shard)
     (out / name / "generation_config.json").unlink(missing_ok=True)
-    return list(lines_of(name, model.float().eval(), seed))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(dtype).float())
+    return list(lines_of(name, model.eval(), seed))
 
 
 def main():
