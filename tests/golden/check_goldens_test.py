@@ -144,6 +144,7 @@ def synthetic_goldens(folder: pathlib.Path, licenses: pathlib.Path) -> None:
     windows = [{"text": "T", "index": n, "ids": [rng.randrange(900) for _ in range(1024)],
                 "logprobs": [-3 * rng.random() - 0.2 for _ in range(512)]} for n in range(6)]
     write_lines(folder / "perplexity.jsonl", windows)
+    (folder / "meta.json").write_text(json.dumps({"model": "tiny"}))
     for short, name in [("gpl3", "GPL-3"), ("apache2", "Apache-2.0")]:
         text = f"the text {name}".encode()
         (licenses / name).write_bytes(text)

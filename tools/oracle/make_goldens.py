@@ -35,11 +35,12 @@ import sys
 import gguf
 
 import golden_prompts
-from gguf_text import Pieces, render
+from gguf_text import Pieces, field, render
 
 TOP = 20
 STEPS = 32
 STEPS_LONG = 24
+BASE_PROMPTS = 6  # of a model without a chat template
 WINDOW = 1024
 TEXTS = {"gpl3": "GPL-3", "apache2": "Apache-2.0"}
 WINDOWS = {"gpl3": 4, "apache2": 2}
@@ -78,12 +79,17 @@ def make_prompts(args, reader, tokenize) -> None:
 
     def add(row: dict, text: str, special: bool) -> None:
         ids = tokenize(text.encode(), special)
-        if pieces.decode(ids) != text.encode():
+        if byte_level and pieces.decode(ids) != text.encode():
             sys.exit(f"{row['name']}: the ids do not give the text back")
         rows.append(row | {"special": special, "ids": ids})
 
-    for name, text in golden_prompts.PLAIN.items():
+    byte_level = field(reader, "tokenizer.ggml.model") == "gpt2"
+    plain = list(golden_prompts.PLAIN.items())
+    for name, text in plain if byte_level else plain[:BASE_PROMPTS]:
         add({"name": name, "text": text}, text, False)
+    if not byte_level:  # a base model, with neither a template nor special tokens in its texts
+        write_json_lines(args.out / "prompts.jsonl", rows)
+        return
     for name, text in golden_prompts.SPECIAL.items():
         add({"name": name, "text": text}, text, True)
     for name, messages in golden_prompts.CHATS.items():
@@ -152,7 +158,8 @@ def make_greedy(args, model) -> None:
     with torch.inference_mode():
         for prompt in read_json_lines(args.out / "prompts.jsonl"):
             long = len(prompt["ids"]) >= golden_prompts.LONG_TOKENS
-            steps = greedy_steps(model, prompt["ids"], STEPS_LONG if long else STEPS)
+            ids = args.bos + prompt["ids"]
+            steps = greedy_steps(model, ids, STEPS_LONG if long else STEPS)
             rows.append({"name": prompt["name"], "steps": steps})
             closest = min(s["margin"] for s in steps)
             print(f"greedy: {prompt['name']}: closest margin {closest:.5f}", flush=True)
@@ -160,7 +167,10 @@ def make_greedy(args, model) -> None:
 
 
 def make_perplexity(args, model) -> None:
-    """Log probability of the tokens with index WINDOW/2 .. WINDOW-1 of each window."""
+    """Log probability of the tokens with index WINDOW/2 .. WINDOW-1 of each window.
+
+    Where the model begins every text with BOS, so does each window.
+    """
     import torch
 
     rows = []
@@ -168,8 +178,9 @@ def make_perplexity(args, model) -> None:
     with torch.inference_mode():
         for short, count in WINDOWS.items():
             tokens = read_json_lines(args.out / f"tokens_{short}.json")[0]["ids"]
+            size = WINDOW - len(args.bos)
             for index in range(count):
-                ids = tokens[index * WINDOW:(index + 1) * WINDOW]
+                ids = args.bos + tokens[index * size:(index + 1) * size]
                 assert len(ids) == WINDOW
                 logits = model(input_ids=torch.tensor([ids]), use_cache=False,
                                logits_to_keep=half + 1).logits[0, :-1]
@@ -192,7 +203,7 @@ def make_meta(args) -> None:
         "packages": {n: importlib.metadata.version(n) for n in names},
         "dtype": "float32", "attention": "eager", "seed": None,
         "seed_note": "greedy only: nothing is drawn",
-        "top": TOP, "steps": STEPS, "steps_long": STEPS_LONG, "window": WINDOW,
+        "bos": args.bos, "top": TOP, "steps": STEPS, "steps_long": STEPS_LONG, "window": WINDOW,
     }
     (args.out / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
 
@@ -216,8 +227,11 @@ def main() -> None:
         parser.error(f"--only: unknown part {sorted(unknown)[0]}")
     args.out.mkdir(parents=True, exist_ok=True)
     tokenize = Tokenizer(args.llama_tokenize, str(args.model))
+    reader = gguf.GGUFReader(args.model)
+    adds_bos = field(reader, "tokenizer.ggml.add_bos_token", False)
+    args.bos = [field(reader, "tokenizer.ggml.bos_token_id")] if adds_bos else []
     if "prompts" in parts:
-        make_prompts(args, gguf.GGUFReader(args.model), tokenize)
+        make_prompts(args, reader, tokenize)
     if "texts" in parts:
         make_texts(args, tokenize)
     model = load_model(args) if parts & {"greedy", "perplexity"} else None
