@@ -95,6 +95,16 @@ Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions&
   return builder.build_image(options.progress);
 }
 
+Result<std::vector<std::string>> left_out_tensors(const HfFolder& folder) {
+  const HfConfig config(folder.config());
+  CHORUS_ASSIGN_OR_RETURN(const HfArchitecture architecture, architecture_of(config));
+  ProgramBuilder builder;
+  const Checkpoint checkpoint = checkpoint_of(folder);
+  Lowering lowering(checkpoint, builder);
+  CHORUS_RETURN_IF_ERROR(architecture.lower(config, lowering));
+  return std::vector<std::string>(lowering.left_out().begin(), lowering.left_out().end());
+}
+
 Result<Program> export_program(const std::string& source, const ExportOptions& options) {
   CHORUS_ASSIGN_OR_RETURN(AlignedBuffer image, export_image(source, options));
   return Program::from_bytes(std::move(image));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/aligned_buffer.h"
 #include "base/result.h"
@@ -35,5 +36,9 @@ Status export_to_file(const std::string& source, const std::string& target,
 // The image of a program file from a checkpoint that is open already.
 Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& options = {});
 Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions& options = {});
+
+// The tensors of a folder that its architecture leaves out by name, such as a vision tower's.
+// Errors: as export_folder, but for the context.
+Result<std::vector<std::string>> left_out_tensors(const HfFolder& folder);
 
 }  // namespace chorus

@@ -110,6 +110,19 @@ TEST(LowerFolder, EveryCheckpointIsTakenAsItIs) {
   }
 }
 
+TEST(LowerFolder, VisionTowersAreLeftOutByName) {
+  const auto folder = HfFolder::open(kFolders + "gemma3_vision");
+  ASSERT_TRUE(folder.ok());
+  const auto left_out = left_out_tensors(*folder);
+  ASSERT_TRUE(left_out.ok());
+  EXPECT_GT(left_out->size(), 10u);
+  for (const std::string& name : *left_out) {
+    EXPECT_TRUE(name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector."))
+        << name;
+  }
+  EXPECT_TRUE(left_out_tensors(*HfFolder::open(kFolders + "gemma3_text"))->empty());
+}
+
 TEST(LowerFolder, GroupsAndRopesAreTheConfigurations) {
   const auto program = export_program(kFolders + "muse_glimmer_7");
   ASSERT_TRUE(program.ok());

@@ -135,12 +135,9 @@ Status lower_llama(GgufConfig& gguf, Lowering& lowering) {
 Status lower_llama(const HfConfig& hf, Lowering& lowering) {
   CHORUS_ASSIGN_OR_RETURN(const Config config, read_config(hf));
   DecoderNames names = hf_names(lowering.checkpoint());
-  CHORUS_ASSIGN_OR_RETURN(const bool attention_bias, hf.bool_or("attention_bias", false));
   CHORUS_ASSIGN_OR_RETURN(const bool ff_bias, hf.bool_or("mlp_bias", false));
-  if (attention_bias) names.attention_bias = Bias::kAlways;
   if (ff_bias) names.ff_bias = Bias::kAlways;
-  CHORUS_ASSIGN_OR_RETURN(const bool tied, hf.bool_or("tie_word_embeddings", false));
-  if (tied) lowering.tie_head(names);
+  CHORUS_RETURN_IF_ERROR(lowering.apply_bias_and_tie(hf, hf, false, names));
   CHORUS_RETURN_IF_ERROR(build(lowering, config, names));
   CHORUS_RETURN_IF_ERROR(check_vocabulary(hf, lowering.builder().facts.vocabulary));
   return hf.check_all_used();

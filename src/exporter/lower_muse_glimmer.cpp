@@ -235,24 +235,15 @@ Status lower_muse_glimmer(GgufConfig& gguf, Lowering& lowering) {
 }
 
 Status lower_muse_glimmer(const HfConfig& hf, Lowering& lowering) {
-  // Checkpoints with a vision tower keep the text model's configuration in a section.
-  CHORUS_ASSIGN_OR_RETURN(const auto section, hf.find_section("text_config"));
-  const HfConfig& text = section ? *section : hf;
+  CHORUS_ASSIGN_OR_RETURN(const HfConfig text, text_config(hf, kVisionKeys));
   CHORUS_ASSIGN_OR_RETURN(const Config config, read_config(text));
   DecoderNames names = hf_names(lowering.checkpoint());
   names.gate = "self_attn.gate_proj";
   names.attention_post_norm = "post_attention_layernorm";
   names.ff_norm = "pre_feedforward_layernorm";
   names.ff_post_norm = "post_feedforward_layernorm";
-  CHORUS_ASSIGN_OR_RETURN(const bool bias, text.bool_or("attention_bias", false));
-  if (bias) names.attention_bias = Bias::kAlways;
-  CHORUS_ASSIGN_OR_RETURN(const bool outer_tied, hf.bool_or("tie_word_embeddings", false));
-  CHORUS_ASSIGN_OR_RETURN(const bool tied, text.bool_or("tie_word_embeddings", outer_tied));
-  if (tied) lowering.tie_head(names);
+  CHORUS_RETURN_IF_ERROR(lowering.apply_bias_and_tie(hf, text, false, names));
   for (const std::string_view prefix : kVisionTensors) lowering.skip(prefix);
-  if (section) {
-    for (const std::string_view key : kVisionKeys) hf.skip(key);
-  }
   CHORUS_RETURN_IF_ERROR(Builder(lowering, config, names).build());
   CHORUS_RETURN_IF_ERROR(check_vocabulary(text, lowering.builder().facts.vocabulary));
   return hf.check_all_used();

@@ -130,6 +130,13 @@ DecoderNames hf_names(const Checkpoint& checkpoint) {
           .ff_bias = Bias::kNone};
 }
 
+Result<HfConfig> text_config(const HfConfig& config, std::span<const std::string_view> vision) {
+  CHORUS_ASSIGN_OR_RETURN(const auto section, config.find_section("text_config"));
+  if (!section) return config;
+  for (const std::string_view key : vision) config.skip(key);
+  return *section;
+}
+
 std::vector<LinearPart> qkv_parts(const DecoderNames& names, const std::string& prefix,
                                   const DecoderSizes& sizes) {
   return {{prefix + std::string(names.q), sizes.q_width(), names.attention_bias},
@@ -181,10 +188,19 @@ Result<WeightId> Lowering::vector(const std::string& name, int64_t columns, floa
   return optional_vector(name, columns, offset);
 }
 
-void Lowering::skip(std::string_view prefix) {
+std::vector<std::string_view> Lowering::take_all(std::string_view prefix) {
+  std::vector<std::string_view> names;
   for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-    if (tensor.name.substr(0, prefix.size()) == prefix) used_.insert(tensor.name);
+    if (tensor.name.substr(0, prefix.size()) != prefix) continue;
+    used_.insert(tensor.name);
+    names.push_back(tensor.name);
   }
+  return names;
+}
+
+void Lowering::skip(std::string_view prefix) {
+  const auto names = take_all(prefix);
+  left_out_.insert(left_out_.end(), names.begin(), names.end());
 }
 
 Result<WeightId> Lowering::bias_of(const LinearPart& part) {
@@ -219,9 +235,16 @@ Result<ValueId> Lowering::rms_norm(const std::string& name, const NormShape& sha
                            shape.per_head ? static_cast<int32_t>(shape.width) : 0);
 }
 
-void Lowering::tie_head(DecoderNames& names) {
-  skip(names.head + ".");
+Status Lowering::apply_bias_and_tie(const HfConfig& config, const HfConfig& text,
+                                    bool tied_otherwise, DecoderNames& names) {
+  CHORUS_ASSIGN_OR_RETURN(const bool bias, text.bool_or("attention_bias", false));
+  if (bias) names.attention_bias = Bias::kAlways;
+  CHORUS_ASSIGN_OR_RETURN(const bool outer, config.bool_or("tie_word_embeddings", tied_otherwise));
+  CHORUS_ASSIGN_OR_RETURN(const bool tied, text.bool_or("tie_word_embeddings", outer));
+  if (!tied) return Status();
+  take_all(names.head + ".");
   names.head.clear();
+  return Status();
 }
 
 Result<WeightId> Lowering::embedding(const DecoderNames& names, int64_t width) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -51,6 +52,10 @@ DecoderNames gguf_names();
 // which this one has an embedding.
 DecoderNames hf_names(const Checkpoint& checkpoint);
 
+// The text model's configuration: the section text_config of a checkpoint that has a vision tower,
+// too, whose own members, `vision`, are then left out; else the whole.
+Result<HfConfig> text_config(const HfConfig& config, std::span<const std::string_view> vision);
+
 // One of the weights of a joined linear layer.
 struct LinearPart {
   std::string name;
@@ -89,8 +94,10 @@ class Lowering {
   Result<WeightId> optional_vector(const std::string& name, int64_t columns, float offset = 0.0f);
   // The numbers of a vector that becomes no weight; empty when it is absent.
   Result<std::vector<float>> take_floats(const std::string& name, int64_t columns);
-  // Tensors whose names begin so are known and left out.
+  // Tensors whose names begin so belong to another task: they are left out.
   void skip(std::string_view prefix);
+  // What skip() was told of, in the order of the checkpoint.
+  const std::vector<std::string_view>& left_out() const { return left_out_; }
 
   // One linear over several weights NAME.weight, with their biases NAME.bias.
   Result<std::vector<ValueId>> linear(const std::vector<LinearPart>& parts, int64_t columns,
@@ -100,8 +107,10 @@ class Lowering {
   // By the weight NAME.weight.
   Result<ValueId> rms_norm(const std::string& name, const NormShape& shape, ValueId x);
 
-  // The head is the embedding table, also where the checkpoint stores it again.
-  void tie_head(DecoderNames& names);
+  // What attention_bias and tie_word_embeddings say, in `text` or else in the whole `config`. A
+  // tied head is the embedding table, also where the checkpoint stores it again.
+  Status apply_bias_and_tie(const HfConfig& config, const HfConfig& text, bool tied_otherwise,
+                            DecoderNames& names);
   // The embedding table, whose rows are the vocabulary: sets facts.vocabulary.
   Result<WeightId> embedding(const DecoderNames& names, int64_t width);
   // The logits of the selected rows: by the head's own weight, or by the embedding table where that
@@ -120,11 +129,14 @@ class Lowering {
  private:
   // Marks a tensor as known; nullptr when it is absent.
   const CheckpointTensor* take(const std::string& name);
+  // Marks the tensors whose names begin so as known, and returns them.
+  std::vector<std::string_view> take_all(std::string_view prefix);
   Result<WeightId> bias_of(const LinearPart& part);
 
   const Checkpoint& checkpoint_;
   ProgramBuilder& builder_;
   std::unordered_set<std::string_view> used_;
+  std::vector<std::string_view> left_out_;
 };
 
 // Each sets facts.vocabulary and facts.context, and takes the whole of its checkpoint.
