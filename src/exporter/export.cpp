@@ -54,6 +54,16 @@ Status apply_context(int32_t wanted, int32_t& context) {
   return Status();
 }
 
+Status apply_quantize(const ExportOptions& options, Lowering& lowering) {
+  if (!options.quantize) return Status();
+  if (!can_quantize_to(*options.quantize)) {
+    return invalid_argument("quantize", "expected q8_0, q4_0, q4_1 or q4_k, found " +
+                                            std::string(weight_type_name(*options.quantize)));
+  }
+  lowering.quantize_to(*options.quantize, options.report);
+  return Status();
+}
+
 Result<AlignedBuffer> export_image(const std::string& source, const ExportOptions& options) {
   std::error_code error;
   if (std::filesystem::is_directory(source, error)) {
@@ -75,6 +85,7 @@ Result<AlignedBuffer> export_gguf(const GgufFile& file, const ExportOptions& opt
   const Checkpoint checkpoint = checkpoint_of(file);
   GgufConfig config(file, *architecture);
   Lowering lowering(checkpoint, builder);
+  CHORUS_RETURN_IF_ERROR(apply_quantize(options, lowering));
   CHORUS_RETURN_IF_ERROR(lower(config, lowering, *architecture));
   TokenizerStorage storage;
   CHORUS_RETURN_IF_ERROR(lower_tokenizer(file, builder.facts, storage));
@@ -90,6 +101,7 @@ Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions&
   builder.facts.methods = {{"forward", 1, kDefaultMaxStep, 0}};
   const Checkpoint checkpoint = checkpoint_of(folder);
   Lowering lowering(checkpoint, builder);
+  CHORUS_RETURN_IF_ERROR(apply_quantize(options, lowering));
   CHORUS_RETURN_IF_ERROR(architecture.lower(config, lowering));
   CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));
   return builder.build_image(options.progress);

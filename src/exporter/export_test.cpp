@@ -1,7 +1,9 @@
 #include "exporter/export.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <gtest/gtest.h>
@@ -147,6 +149,41 @@ TEST(Export, EveryTypeWithAPackingIsKept) {
     ASSERT_NE(found, program->weights().end());
     EXPECT_EQ(found->type, type);
   }
+}
+
+TEST(Export, QuantizesWhatGetsSmaller) {
+  std::vector<std::string> reported;
+  ExportOptions options;
+  options.quantize = WeightType::kQ4_0;
+  options.report = [&](const QuantizedTensor& tensor) {
+    reported.push_back(std::string(tensor.name));
+    EXPECT_EQ(tensor.to, WeightType::kQ4_0);
+    EXPECT_GT(tensor.error.relative(), 0.01);
+    EXPECT_LT(tensor.error.relative(), 0.12);
+  };
+  const Bytes bytes = tiny_gguf().finish();
+  const auto program = export_bytes(bytes, options);
+  ASSERT_TRUE(program.ok()) << program.status().to_string();
+  EXPECT_EQ(reported, (std::vector<std::string>{"token_embd.weight", "blk.0.attn_k.weight",
+                                                "blk.0.attn_v.weight"}));
+  for (const Weight& weight : program->weights()) {
+    const bool matrix = weight.packing == Packing::kR16K4;
+    EXPECT_EQ(weight.type, matrix ? WeightType::kQ4_0 : WeightType::kF32) << weight.name;
+  }
+  EXPECT_NE(program->kv_identity(), export_bytes(bytes)->kv_identity());
+}
+
+TEST(Export, ValuesThatCannotBeQuantizedAreRefusedByName) {
+  GgufWriter w = tiny_gguf();
+  const float infinite = INFINITY;
+  std::memcpy(w.tensor("blk.0.attn_v.weight").data.data() + 64, &infinite, sizeof infinite);
+  ExportOptions options;
+  options.quantize = WeightType::kQ8_0;
+  const Status status = export_bytes(w.finish(), options).status();
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  EXPECT_EQ(status.field(), "blk.0.attn_v.weight");
+  options.quantize = WeightType::kQ6_K;
+  EXPECT_EQ(export_bytes(tiny_gguf().finish(), options).status().field(), "quantize");
 }
 
 TEST(Export, FilesAreTheSameEveryTimeAndLoad) {

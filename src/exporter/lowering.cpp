@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/check.h"
 #include "program/limits.h"
 #include "program/packing/half.h"
 
@@ -161,8 +162,26 @@ Result<WeightId> Lowering::matrix(const std::string& name, int64_t rows, int64_t
                          "or Q6_K, found " +
                              tensor->type_name);
   }
-  return builder_.add_matrix(name, *type, static_cast<int32_t>(rows), static_cast<int32_t>(columns),
-                             tensor->data);
+  const auto row_count = static_cast<int32_t>(rows);
+  const auto column_count = static_cast<int32_t>(columns);
+  const auto to = quantize_to_ ? quantized_type(*type, *quantize_to_, column_count) : std::nullopt;
+  if (to) return quantized_matrix(name, *type, *to, row_count, column_count, tensor->data);
+  return builder_.add_matrix(name, *type, row_count, column_count, tensor->data);
+}
+
+void Lowering::quantize_to(WeightType target, QuantizeReport report) {
+  CHORUS_CHECK(can_quantize_to(target));
+  quantize_to_ = target;
+  report_ = std::move(report);
+}
+
+Result<WeightId> Lowering::quantized_matrix(const std::string& name, WeightType from, WeightType to,
+                                            int32_t rows, int32_t columns,
+                                            std::span<const std::byte> source) {
+  auto matrix = quantize_matrix(from, to, rows, columns, source);
+  if (!matrix.ok()) return data_loss(name, matrix.status().message());
+  if (report_) report_({name, from, to, matrix->error});
+  return builder_.add_matrix(name, to, rows, columns, std::move(matrix->bytes));
 }
 
 Result<std::vector<float>> Lowering::take_floats(const std::string& name, int64_t columns) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "exporter/decoder_config.h"
 #include "exporter/gguf_config.h"
 #include "exporter/hf_config.h"
+#include "exporter/quantize.h"
 #include "program/builder.h"
 
 namespace chorus {
@@ -81,12 +84,18 @@ class Lowering {
   Lowering(const Checkpoint& checkpoint, ProgramBuilder& builder)
       : checkpoint_(checkpoint), builder_(builder) {}
 
+  // Matrices asked for from here on become `target`, or what quantized_type() says; `report`, which
+  // may be empty, is called for each that changes. Requires: can_quantize_to(target).
+  using QuantizeReport = std::function<void(const QuantizedTensor&)>;
+  void quantize_to(WeightType target, QuantizeReport report);
+
   const Checkpoint& checkpoint() const { return checkpoint_; }
   ProgramBuilder& builder() { return builder_; }
 
   bool has(std::string_view tensor) const { return checkpoint_.find(tensor) != nullptr; }
   // A matrix that maps `columns` inputs to `rows` outputs. Errors: kDataLoss (missing, or another
-  // shape) and kUnimplemented (a type that is not packed), both with the tensor's name as field.
+  // shape, or values that cannot be quantised) and kUnimplemented (a type that is not packed), all
+  // with the tensor's name as field.
   Result<WeightId> matrix(const std::string& name, int64_t rows, int64_t columns);
   // A vector of floats, `offset` added to each.
   Result<WeightId> vector(const std::string& name, int64_t columns, float offset = 0.0f);
@@ -133,10 +142,16 @@ class Lowering {
   std::vector<std::string_view> take_all(std::string_view prefix);
   Result<WeightId> bias_of(const LinearPart& part);
 
+  Result<WeightId> quantized_matrix(const std::string& name, WeightType from, WeightType to,
+                                    int32_t rows, int32_t columns,
+                                    std::span<const std::byte> source);
+
   const Checkpoint& checkpoint_;
   ProgramBuilder& builder_;
   std::unordered_set<std::string_view> used_;
   std::vector<std::string_view> left_out_;
+  std::optional<WeightType> quantize_to_;
+  QuantizeReport report_;
 };
 
 // Each sets facts.vocabulary and facts.context, and takes the whole of its checkpoint.
