@@ -83,7 +83,7 @@ Result<std::unique_ptr<SessionTable>> SessionExecutor::make_sessions(
 
 SessionExecutor::SessionExecutor(Module& module, std::unique_ptr<SessionTable> sessions)
     : module_(module), sessions_(std::move(sessions)) {
-  method_forwards_.assign(module.info().methods.size(), 0);
+  for (const MethodInfo& method : module.info().methods) methods_.push_back({method.name, 0, 0});
 }
 
 Status SessionExecutor::initialize() { return {}; }
@@ -162,17 +162,34 @@ Status SessionExecutor::execute(std::span<const BatchInput> batch, BatchOutput& 
 
 Status SessionExecutor::run_step() {
   const std::vector<MethodInfo>& methods = module_.info().methods;
-  CHORUS_RETURN_IF_ERROR(module_.begin(packed_.step));
   plan_forwards(packed_.step.num_rows(), forwards_);
+  const int32_t num_rows = packed_.step.num_rows();
+  add_padding();
+  CHORUS_RETURN_IF_ERROR(module_.begin(packed_.step));
   for (const Forward& forward : forwards_) {
     const auto method = static_cast<size_t>(forward.method);
+    const int32_t end = forward.row_begin + forward.row_count;
     const Slice slice{forward.row_begin, forward.row_count,
                       select_rows(packed_.wanted, forward.row_begin, forward.row_count,
                                   methods[method].min_wanted, selected_)};
-    ++method_forwards_[method];
+    ++methods_[method].forwards;
+    methods_[method].padded_rows += std::max(0, end - num_rows);
     CHORUS_RETURN_IF_ERROR(module_.run(forward.method, slice, packed_.not_finite));
   }
   return {};
+}
+
+// Rows of no sequence behind all others, up to the end of the last forward.
+void SessionExecutor::add_padding() {
+  Step& step = packed_.step;
+  const Forward& last = forwards_.back();
+  const auto num_rows = static_cast<size_t>(last.row_begin + last.row_count);
+  CHORUS_CHECK(last.row_begin < step.num_rows() && num_rows >= step.tokens.size());
+  step.tokens.resize(num_rows, 0);
+  step.row_sequence.resize(num_rows, -1);
+  step.positions.resize(num_rows, 0);
+  step.cells.resize(num_rows * static_cast<size_t>(step.num_groups), kNoCell);
+  packed_.not_finite.resize(num_rows, 0);
 }
 
 Result<Position> SessionExecutor::attach_prefix(SessionId session,
@@ -192,9 +209,7 @@ Usage SessionExecutor::usage() const {
                             each.bytes_per_cell * module.block_size, blocks.blocks_total,
                             blocks.blocks_free, blocks.blocks_cached, blocks.blocks_peak});
   }
-  for (size_t method = 0; method < module.methods.size(); ++method) {
-    usage.methods.push_back({module.methods[method].name, method_forwards_[method], 0});
-  }
+  usage.methods = methods_;
   usage.steps = steps_;
   usage.copied_blocks = sessions_->books().copied_blocks();
   return usage;

@@ -59,10 +59,12 @@ class SessionExecutor : public Executor {
   SessionExecutor(Module& module, std::unique_ptr<SessionTable> sessions);
 
   // Cuts a step of num_rows > 0 rows into forwards, in ascending order, each row in one of them.
+  // Those that the last one has behind num_rows are padding, and fewer than it has in all.
   virtual void plan_forwards(int32_t num_rows, std::vector<Forward>& forwards) const = 0;
 
  private:
   Status run_step();
+  void add_padding();
   template <typename Visit>
   Status for_held_cells(SequenceId sequence, Visit visit) const;
   Status read_extent(ByteSource& source, Position& length,
@@ -72,9 +74,9 @@ class SessionExecutor : public Executor {
   std::unique_ptr<SessionTable> sessions_;
   PackedStep packed_;
   std::vector<Forward> forwards_;
-  std::vector<int32_t> selected_;         // scratch of select_rows
-  std::vector<int64_t> method_forwards_;  // [methods]
-  int64_t steps_ = 0;                     // committed
+  std::vector<int32_t> selected_;     // scratch of select_rows
+  std::vector<MethodUsage> methods_;  // of the module
+  int64_t steps_ = 0;                 // committed
 };
 
 }  // namespace chorus

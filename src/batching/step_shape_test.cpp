@@ -1,4 +1,4 @@
-// select_rows, step_plan and the sampling policy.
+// select_rows and the sampling policy.
 #include <cmath>
 #include <gtest/gtest.h>
 #include <limits>
@@ -7,7 +7,6 @@
 
 #include "batching/sampling_policy.h"
 #include "batching/select_rows.h"
-#include "batching/step_plan.h"
 
 namespace chorus {
 namespace {
@@ -42,39 +41,6 @@ TEST(SelectRows, AMinimumIsMetWithTheLastOtherRows) {
 }
 
 std::string field_of(const Status& status) { return status.ok() ? "ok" : status.field(); }
-
-TEST(StepPlan, MethodsThatItCannotServeAreNamed) {
-  const MethodInfo forward{"forward", 1, 8, 0};
-  const auto check = [](std::vector<MethodInfo> methods) {
-    return field_of(check_step_plan(methods));
-  };
-  EXPECT_EQ(check({forward}), "ok");
-  EXPECT_EQ(check({}), "methods");
-  EXPECT_EQ(check({forward, forward}), "methods");
-  EXPECT_EQ(check({{"forward", 2, 8, 0}}), "methods.forward.min_tokens");
-  EXPECT_EQ(check({{"forward", 1, 0, 0}}), "methods.forward.max_tokens");
-  EXPECT_EQ(check({{"forward", 1, 8, 2}}), "methods.forward.min_wanted");
-  EXPECT_EQ(check({{"forward", 1, 8, -1}}), "methods.forward.min_wanted");
-}
-
-TEST(StepPlan, CoversEveryRowOnceWithTheFewestForwards) {
-  for (int32_t most = 1; most <= 9; ++most) {
-    const std::vector<MethodInfo> methods{{"forward", 1, most, 0}};
-    std::vector<Forward> forwards;
-    for (int32_t num_rows = 0; num_rows <= 40; ++num_rows) {
-      step_plan(methods, num_rows, forwards);
-      int32_t next = 0;
-      for (const Forward& forward : forwards) {
-        ASSERT_EQ(forward.row_begin, next);
-        ASSERT_GE(forward.row_count, 1);
-        ASSERT_LE(forward.row_count, most);
-        next += forward.row_count;
-      }
-      ASSERT_EQ(next, num_rows);
-      ASSERT_EQ(static_cast<int32_t>(forwards.size()), (num_rows + most - 1) / most);
-    }
-  }
-}
 
 TEST(SamplingPolicy, ChecksNameTheParameter) {
   const auto check = [](float temperature, int32_t num_likeliest, int32_t vocabulary = 1000) {

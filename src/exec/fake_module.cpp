@@ -106,6 +106,9 @@ void FakeModule::check_step(const Step& step) const {
     }
   }
   for (; row < step.num_rows(); ++row) {
+    CHORUS_CHECK_EQ(step.row_sequence[static_cast<size_t>(row)], -1);
+    CHORUS_CHECK_EQ(step.tokens[static_cast<size_t>(row)], 0);
+    CHORUS_CHECK_EQ(step.positions[static_cast<size_t>(row)], 0);
     for (size_t group = 0; group < cells_.size(); ++group) {
       CHORUS_CHECK_EQ(step.cells[static_cast<size_t>(row) * cells_.size() + group], kNoCell);
     }
@@ -154,8 +157,7 @@ Status FakeModule::begin(const Step& step) {
 
 void FakeModule::check_slice(const MethodInfo& method, const Slice& slice) const {
   CHORUS_CHECK_EQ(slice.row_begin, next_row_);
-  CHORUS_CHECK_GE(slice.row_count, method.min_tokens);
-  CHORUS_CHECK_LE(slice.row_count, method.max_tokens);
+  CHORUS_CHECK(method.takes(slice.row_count));
   CHORUS_CHECK_LE(slice.row_begin + slice.row_count, step_->num_rows());
   CHORUS_CHECK_GE(static_cast<int32_t>(slice.wanted.size()), method.min_wanted);
   int32_t previous = slice.row_begin - 1;

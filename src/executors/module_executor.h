@@ -6,6 +6,7 @@
 
 #include "base/result.h"
 #include "batching/session_executor.h"
+#include "batching/step_plan.h"
 #include "exec/module.h"
 
 namespace chorus {
@@ -20,10 +21,10 @@ class ModuleExecutor final : public SessionExecutor {
                                                         const SessionExecutorOptions& options);
 
  private:
-  ModuleExecutor(Module& module, std::unique_ptr<SessionTable> sessions);
+  ModuleExecutor(Module& module, std::unique_ptr<SessionTable> sessions, StepPlanner planner);
   void plan_forwards(int32_t num_rows, std::vector<Forward>& forwards) const override;
 
-  std::vector<MethodInfo> methods_;
+  StepPlanner planner_;
 };
 
 }  // namespace chorus

@@ -2,6 +2,7 @@
 // tables only as the integers in a Step.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,14 @@ struct MethodInfo {
   int32_t min_tokens = 1;  // rows per forward, both included
   int32_t max_tokens = 0;
   int32_t min_wanted = 0;  // wanted rows that every forward must name at least
+  // The numbers of rows that it takes, ascending, the first min_tokens and the last max_tokens;
+  // empty: every number from min_tokens to max_tokens.
+  std::vector<int32_t> widths = {};
+
+  bool takes(int32_t rows) const {
+    if (rows < min_tokens || rows > max_tokens) return false;
+    return widths.empty() || std::find(widths.begin(), widths.end(), rows) != widths.end();
+  }
 };
 
 // Layers that share one KV policy and one block table.
@@ -60,6 +69,8 @@ struct StepSequence {
 
 // One packed step. Rows are grouped by sequence, positions ascending within one. A table reaches
 // from the first position that any row of its sequence sees, or an earlier one, to the last row's.
+// Behind all of them may stand padded rows: token 0 at position 0 of no sequence (-1), which write
+// nowhere, see nothing, and whose results nobody reads.
 // Shapes: tables [num_sequences, num_groups], cells [num_rows, num_groups], row-major.
 //
 // Sequences that share blocks are neighbours in `order`. The range that one shares with its
@@ -70,7 +81,7 @@ struct Step {
   std::vector<StepSequence> sequences;
   std::vector<BlockTable> tables;
   std::vector<TokenId> tokens;        // [num_rows]
-  std::vector<int32_t> row_sequence;  // [num_rows] index into sequences
+  std::vector<int32_t> row_sequence;  // [num_rows] index into sequences; -1 for a padded row
   std::vector<Position> positions;    // [num_rows]
   std::vector<CellId> cells;          // where the row's K and V go; kNoCell for a padded row
   std::vector<CellCopy> copies;       // to make before the first slice
