@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,25 +23,6 @@ Status check_range(std::string field, int64_t value, int64_t low, int64_t high) 
 Status check_text(std::string field, std::string_view text) {
   if (is_printable_utf8(text)) return Status();
   return data_loss(std::move(field), "expected UTF-8 without control characters");
-}
-
-Status check_methods(const Manifest& manifest) {
-  if (manifest.methods.empty()) return data_loss("methods", "expected at least 1, found 0");
-  std::set<std::string_view> names;
-  for (size_t i = 0; i < manifest.methods.size(); ++i) {
-    const Method& method = manifest.methods[i];
-    const std::string field = "methods[" + std::to_string(i) + "].";
-    CHORUS_RETURN_IF_ERROR(check_text(field + "name", method.name));
-    if (method.name.empty() || !names.insert(method.name).second) {
-      return data_loss(field + "name", "expected a name of its own, found \"" + method.name + "\"");
-    }
-    CHORUS_RETURN_IF_ERROR(check_range(field + "max_tokens", method.max_tokens, 1, kMaxStepTokens));
-    CHORUS_RETURN_IF_ERROR(
-        check_range(field + "min_tokens", method.min_tokens, 1, method.max_tokens));
-    CHORUS_RETURN_IF_ERROR(
-        check_range(field + "min_wanted", method.min_wanted, 0, method.min_tokens));
-  }
-  return Status();
 }
 
 Status check_weight(const Weight& weight) {
@@ -160,7 +140,7 @@ Status check_manifest(const Manifest& manifest, uint64_t begin, uint64_t end) {
   CHORUS_RETURN_IF_ERROR(check_text("name", manifest.name));
   CHORUS_RETURN_IF_ERROR(check_range("context", manifest.context, 1, kMaxContext));
   CHORUS_RETURN_IF_ERROR(check_range("vocabulary", manifest.vocabulary, 1, kMaxVocabulary));
-  CHORUS_RETURN_IF_ERROR(check_methods(manifest));
+  CHORUS_RETURN_IF_ERROR(check_methods(manifest.methods));
   for (size_t i = 0; i < manifest.weights.size(); ++i) {
     const Status status = check_weight(manifest.weights[i]);
     if (!status.ok()) return status.within("weights[" + std::to_string(i) + "]");

@@ -16,6 +16,7 @@ inline constexpr uint32_t kMaxRopes = 1024;
 inline constexpr uint32_t kMaxKvLayers = 4096;
 inline constexpr uint32_t kMaxGroups = 64;
 inline constexpr uint32_t kMaxMethods = 64;
+inline constexpr uint32_t kMaxWidths = 256;    // of a method
 inline constexpr int32_t kMaxWidth = 1 << 23;  // columns of a value; the vocabulary is one
 inline constexpr int32_t kMaxVocabulary = kMaxWidth;
 inline constexpr int32_t kMaxHeads = 1 << 14;

@@ -189,6 +189,7 @@ Status decode_method(const file::Method* from, Method& method) {
   method.min_tokens = from->min_tokens();
   method.max_tokens = from->max_tokens();
   method.min_wanted = from->min_wanted();
+  CHORUS_RETURN_IF_ERROR(decode_list(from->widths(), kMaxWidths, "widths", method.widths));
   return decode_string(from->name(), "name", method.name);
 }
 
@@ -251,7 +252,9 @@ std::vector<std::byte> encode_manifest(const Manifest& manifest) {
   const auto methods = encode_tables<file::Method>(
       builder, manifest.methods, [](fb::FlatBufferBuilder& b, const Method& method) {
         const auto name = encode_name(b, method.name);
-        return file::CreateMethod(b, name, method.min_tokens, method.max_tokens, method.min_wanted);
+        const auto widths = encode_ids(b, method.widths);
+        return file::CreateMethod(b, name, method.min_tokens, method.max_tokens, method.min_wanted,
+                                  widths);
       });
   std::vector<file::Value> value_structs;
   for (const Value& value : graph.values) {

@@ -16,13 +16,27 @@ namespace chorus {
 // The version of the arithmetic in docs/formats.md that results of a program follow.
 inline constexpr int32_t kNumericsVersion = 1;
 
-// An entry of a program: what one forward of it accepts.
+// An entry of a program: what one forward of it accepts. A program has `forward` alone, from 1 row
+// on; or `decode` and `prefill`, in this order, which together serve every number of rows.
 struct Method {
-  std::string name;        // "forward", or "decode" and "prefill"
+  std::string name;
   int32_t min_tokens = 1;  // rows per forward, both included
   int32_t max_tokens = 0;
   int32_t min_wanted = 0;  // wanted rows that every forward must name at least
+  // Of `decode`: the numbers of rows that it takes, ascending, from min_tokens to max_tokens. Empty
+  // for the others, which take every number between their bounds.
+  std::vector<int32_t> widths = {};
+  friend bool operator==(const Method&, const Method&) = default;
 };
+
+// `forward` of 1 to max_tokens rows.
+std::vector<Method> forward_method(int32_t max_tokens);
+// Bounds of `decode` are the first and the last width, 0 where there is none.
+std::vector<Method> decode_and_prefill(std::vector<int32_t> widths, int32_t min_prefill,
+                                       int32_t max_prefill);
+
+// What check_manifest asks of methods. Errors: kDataLoss, fields "methods" and "methods[i].NAME".
+Status check_methods(const std::vector<Method>& methods);
 
 // Bytes of the file: [offset, offset + bytes), offset a multiple of 64. No bytes: absent.
 struct Segment {

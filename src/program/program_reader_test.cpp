@@ -202,6 +202,44 @@ TEST(ProgramReader, FactsOutOfBoundsAreRefused) {
   });
 }
 
+// Programs have `forward` alone, or `decode` and `prefill` that together serve every step.
+TEST(ProgramReader, MethodsThatDoNotServeEveryStepAreRefused) {
+  const auto two = [](Manifest& m) -> std::vector<Method>& {
+    m.methods = decode_and_prefill({1, 2, 4, 8}, 5, 512);
+    return m.methods;
+  };
+  EXPECT_TRUE(load_changed([&](Manifest& m) { two(m); }).ok());
+  EXPECT_TRUE(load_changed([](Manifest& m) { m.methods = decode_and_prefill({4}, 1, 4); }).ok());
+  expect_refused({
+      {"methods[0].name", [](Manifest& m) { m.methods[0].name = "backward"; }},
+      {"methods[0].min_tokens", [](Manifest& m) { m.methods[0].min_tokens = 2; }},
+      {"methods[0].widths", [](Manifest& m) { m.methods[0].widths = {1, 512}; }},
+      {"methods[1].name", [](Manifest& m) { m.methods.push_back({"decode", 1, 1, 0, {1}}); }},
+      {"methods", [&](Manifest& m) { two(m).pop_back(); }},
+      {"methods[0].name", [&](Manifest& m) { m.methods = {two(m)[1]}; }},
+      {"methods[0].name", [&](Manifest& m) { std::swap(two(m)[0], m.methods[1]); }},
+      {"methods[1].name", [&](Manifest& m) { two(m)[1].name = "decode"; }},
+      {"methods[1].name", [&](Manifest& m) { two(m)[1].name = "forward"; }},
+      {"methods[2].name", [&](Manifest& m) { two(m).push_back({"forward", 1, 8, 0}); }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths.clear(); }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths = {1, 4, 2, 8}; }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths = {1, 2, 2, 8}; }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths = {2, 4, 8}; }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths = {1, 513}; }},
+      {"methods[0].widths", [&](Manifest& m) { two(m)[0].widths.assign(kMaxWidths + 1, 1); }},
+      {"methods[0].min_tokens", [&](Manifest& m) { two(m) = decode_and_prefill({-1, 8}, 1, 512); }},
+      {"methods[0].min_tokens", [&](Manifest& m) { two(m)[0].min_tokens = 2; }},
+      {"methods[0].max_tokens", [&](Manifest& m) { two(m)[0].max_tokens = 7; }},
+      {"methods[0].min_wanted", [&](Manifest& m) { two(m)[0].min_wanted = 2; }},
+      {"methods[1].widths", [&](Manifest& m) { two(m)[1].widths = {5, 512}; }},
+      {"methods[1].min_tokens", [&](Manifest& m) { two(m)[1].min_tokens = 513; }},
+      {"methods[1].min_tokens", [&](Manifest& m) { two(m)[1].min_tokens = 0; }},
+      {"methods[1].max_tokens", [&](Manifest& m) { two(m)[1].max_tokens = 0; }},
+      {"methods[1].max_tokens", [&](Manifest& m) { two(m)[1].max_tokens = kMaxStepTokens + 1; }},
+      {"methods[1].min_wanted", [&](Manifest& m) { two(m)[1].min_wanted = 6; }},
+  });
+}
+
 TEST(ProgramReader, TokenizersThatDoNotFitAreRefused) {
   expect_refused({
       {"tokenizer.model", [](Manifest& m) { m.tokenizer.model.clear(); }},

@@ -9,6 +9,7 @@
 
 #include "program/builder.h"
 #include "program/packing/r16k4.h"
+#include "program/rewrite.h"
 #include "program/testing/tiny_program.h"
 
 namespace chorus {
@@ -126,6 +127,65 @@ TEST(Program, KvIdentityIsAboutArithmeticOnly) {
   TinyOptions windowed;
   windowed.window = 32;
   EXPECT_NE(program.kv_identity(), tiny_program(windowed).kv_identity());
+}
+
+TEST(Program, CarriesDecodeAndPrefill) {
+  TinyOptions options;
+  options.methods = decode_and_prefill({1, 2, 4, 8}, 5, 256);
+  options.methods[1].min_wanted = 3;
+  const Program program = tiny_program(options);
+  EXPECT_EQ(program.methods(), options.methods);
+  EXPECT_EQ(program.methods()[0].widths, (std::vector<int32_t>{1, 2, 4, 8}));
+  EXPECT_EQ(program.kv_identity(), tiny_program().kv_identity());
+}
+
+TEST(Program, MethodsThatCannotServeAreRefusedWhenBuilt) {
+  TinyOptions options;
+  options.methods = decode_and_prefill({2, 4}, 5, 256);
+  const auto program = tiny_builder(options).build();
+  ASSERT_FALSE(program.ok());
+  EXPECT_EQ(program.status().code(), Code::kDataLoss);
+  EXPECT_EQ(program.status().field(), "methods[0].widths");
+}
+
+TEST(Program, OthersAreMadeOfItWithTheSameWeights) {
+  const Program program = tiny_program(with_tokenizer());
+  TinyOptions options = with_tokenizer();
+  options.methods = decode_and_prefill({1, 4}, 2, 64);
+  options.context = 100;
+  const auto rewritten = rewrite_image(program, {100, options.methods});
+  ASSERT_TRUE(rewritten.ok()) << rewritten.status().to_string();
+  const auto image = std::as_const(*rewritten).bytes();
+  // As if it had been built so.
+  EXPECT_EQ(std::vector<std::byte>(image.begin(), image.end()), image_of(tiny_builder(options)));
+  const auto other = Program::from_bytes(AlignedBuffer::copy_of(image));
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  EXPECT_EQ(other->methods(), options.methods);
+  EXPECT_EQ(other->context(), 100);
+  EXPECT_EQ(other->kv_identity(), program.kv_identity());
+  EXPECT_NE(other->content(), program.content());
+  EXPECT_TRUE(other->verify_weights().ok());
+  EXPECT_EQ(other->tokenizer().tokens, program.tokenizer().tokens);
+  // And back.
+  const auto as_it_is = rewrite_image(program, {});
+  ASSERT_TRUE(as_it_is.ok());
+  EXPECT_EQ(
+      Program::from_bytes(AlignedBuffer::copy_of(std::as_const(*as_it_is).bytes()))->content(),
+      program.content());
+}
+
+TEST(Program, ChangesThatAreNotPossibleAreRefused) {
+  const Program program = tiny_program();
+  const auto field = [&](int32_t context, std::vector<Method> methods) {
+    const auto image = rewrite_image(program, {context, std::move(methods)});
+    EXPECT_EQ(image.status().code(), Code::kInvalidArgument);
+    return image.status().field();
+  };
+  EXPECT_EQ(field(513, {}), "context");
+  EXPECT_EQ(field(-1, {}), "context");
+  EXPECT_EQ(field(0, decode_and_prefill({2}, 2, 8)), "methods[0].widths");
+  EXPECT_EQ(field(0, decode_and_prefill({1}, 9, 8)), "methods[1].min_tokens");
+  EXPECT_EQ(field(0, forward_method(0)), "methods[0].max_tokens");
 }
 
 TEST(Program, SourcesOfTheWrongSizeAreRefused) {

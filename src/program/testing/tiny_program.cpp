@@ -149,7 +149,7 @@ ProgramBuilder tiny_builder(const TinyOptions& o) {
   b.facts.name = "tiny";
   b.facts.context = o.context;
   b.facts.vocabulary = o.vocabulary;
-  b.facts.methods = {{"forward", 1, o.max_tokens, 0}};
+  b.facts.methods = o.methods.empty() ? forward_method(o.max_tokens) : o.methods;
   if (o.tokenizer) {
     b.facts.tokenizer.model = "gpt2";
     b.facts.tokenizer.eos = 0;

@@ -21,8 +21,9 @@ struct TinyOptions {
   int32_t head_dim = 16;
   int32_t vocabulary = 293;
   int32_t context = 512;
-  int32_t max_tokens = 512;  // of the method `forward`
-  int32_t window = 0;        // > 0: odd layers (so at least 2) are in a second group with it
+  int32_t max_tokens = 512;          // of the method `forward`
+  std::vector<Method> methods = {};  // instead of it
+  int32_t window = 0;  // > 0: odd layers (so at least 2) are in a second group with it
   WeightType qk_type = WeightType::kQ4_1;
   WeightType type = WeightType::kQ4_1;  // of all other matrices
   WeightType embed_type = WeightType::kQ8_0;
