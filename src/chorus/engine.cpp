@@ -8,11 +8,12 @@
 #include "base/free_memory.h"
 #include "base/mutex.h"
 #include "batching/decode_first_scheduler.h"
+#include "batching/step_plan.h"
 #include "chorus/kv_pool.h"
 #include "chorus/model.h"
 #include "chorus/text_generation.h"
 #include "cpu/module.h"
-#include "executors/module_executor.h"
+#include "executors/make_executor.h"
 #include "text/detokenizer.h"
 
 namespace chorus {
@@ -47,7 +48,18 @@ std::vector<KvGroupSize> group_sizes(const Graph& graph, KvType type) {
   return sizes;
 }
 
-cpu::CpuOptions cpu_options(const EngineSettings& settings) {
+// Rows that a step may have beside its tokens: what its methods pad it with.
+int32_t most_padded_rows(const Program& program) {
+  std::vector<MethodInfo> methods;
+  for (const Method& method : program.methods()) {
+    methods.push_back(
+        {method.name, method.min_tokens, method.max_tokens, method.min_wanted, method.widths});
+  }
+  const auto planner = StepPlanner::create(methods);
+  return planner.ok() ? planner->most_padded_rows() : 0;  // the executor says what is wrong
+}
+
+cpu::CpuOptions cpu_options(const Program& program, const EngineSettings& settings) {
   cpu::CpuOptions options;
   options.threads = settings.threads;
   options.isa = settings.isa;
@@ -55,7 +67,7 @@ cpu::CpuOptions cpu_options(const EngineSettings& settings) {
   options.kv_type = backend_type(settings.kv_type);
   options.block_size = settings.block_size;
   options.num_blocks = settings.kv_blocks;
-  options.max_step_tokens = settings.max_batch_tokens;
+  options.max_step_tokens = settings.max_batch_tokens + most_padded_rows(program);
   return options;
 }
 
@@ -175,14 +187,15 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   CHORUS_ASSIGN_OR_RETURN(engine->settings_, basic_settings(options));
   EngineSettings& settings = engine->settings_;
   CHORUS_RETURN_IF_ERROR(choose_kv_pool(*program, options, settings));
-  auto module = cpu::CpuModule::create(std::move(program), cpu_options(settings));
+  const cpu::CpuOptions backend = cpu_options(*program, settings);
+  auto module = cpu::CpuModule::create(std::move(program), backend);
   if (!module.ok()) return with_option(module.status(), options);
   engine->module_ = std::move(module).value();
   SessionExecutorOptions sessions;
   sessions.max_sessions = settings.max_sessions;
   sessions.max_session_tokens = settings.context;
   sessions.max_step_tokens = settings.max_batch_tokens;
-  CHORUS_ASSIGN_OR_RETURN(auto executor, ModuleExecutor::create(*engine->module_, sessions));
+  CHORUS_ASSIGN_OR_RETURN(auto executor, make_executor(*engine->module_, sessions));
   RunnerOptions runner;
   runner.max_batch_tokens = settings.max_batch_tokens;
   runner.max_decode_sequences = settings.max_decode_sequences;

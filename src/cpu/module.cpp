@@ -59,7 +59,8 @@ int32_t rows_of_a_slice(const Program& program, const CpuOptions& options) {
 ModuleInfo make_info(const Program& program, const CpuOptions& options, const KvMemory& kv) {
   ModuleInfo info;
   for (const Method& method : program.methods()) {
-    info.methods.push_back({method.name, method.min_tokens, method.max_tokens, method.min_wanted});
+    info.methods.push_back(
+        {method.name, method.min_tokens, method.max_tokens, method.min_wanted, method.widths});
   }
   for (size_t g = 0; g < program.graph().groups.size(); ++g) {
     const LayerGroup& group = program.graph().groups[g];
@@ -202,9 +203,10 @@ Status CpuModule::run(int32_t method, const Slice& slice, std::span<uint8_t> not
     return invalid_argument("method", expected("a method of the program", method));
   }
   const MethodInfo& bounds = info_.methods[static_cast<size_t>(method)];
-  if (slice.row_count < bounds.min_tokens || slice.row_count > bounds.max_tokens) {
+  if (!bounds.takes(slice.row_count)) {
     return invalid_argument("slice.row_count",
-                            expected(std::to_string(bounds.min_tokens) + " to " +
+                            expected((bounds.widths.empty() ? "" : "a width of the method, ") +
+                                         std::to_string(bounds.min_tokens) + " to " +
                                          std::to_string(bounds.max_tokens) + " rows",
                                      slice.row_count));
   }

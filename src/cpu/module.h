@@ -34,7 +34,7 @@ struct CpuOptions {
   KvType kv_type = KvType::kBf16;
   int32_t block_size = 16;
   std::vector<int32_t> num_blocks = {};  // per layer group of the program
-  int32_t max_step_tokens = 512;         // most rows of a step
+  int32_t max_step_tokens = 512;         // most rows of a step, padded ones included
   Isa isa = Isa::kGeneric;
 };
 
