@@ -237,6 +237,17 @@ Status ScriptedExecutor::check_input(const BatchInput& input, size_t num_tokens)
   return {};
 }
 
+Status ScriptedExecutor::check_tokens(const BatchInput& input) const {
+  for (int32_t i = input.offset; i < input.offset + input.size; ++i) {
+    const TokenId token = (*input.tokens)[static_cast<size_t>(i)];
+    if (token >= 0 && token < options_.vocabulary) continue;
+    return invalid_argument("tokens[" + std::to_string(i) + "]",
+                            "expected an id below " + std::to_string(options_.vocabulary) +
+                                ", found " + std::to_string(token));
+  }
+  return {};
+}
+
 Status ScriptedExecutor::run_input(const BatchInput& input, int64_t step, Draft& draft,
                                    BatchOutput& output) {
   if (is_faulty(ScriptedFault::Kind::kFailInput, input.session, step))
@@ -245,7 +256,8 @@ Status ScriptedExecutor::run_input(const BatchInput& input, int64_t step, Draft&
   CHORUS_RETURN_IF_ERROR(check_input(input, tokens.size()));
   const auto& sampling = sessions_[input.session].sampling;
   if (input.produce_output && !sampling.has_value())
-    return invalid_argument("sampling", "expected a policy before an output is asked for");
+    return invalid_argument("produce_output", "expected a policy before an output is asked for");
+  CHORUS_RETURN_IF_ERROR(check_tokens(input));
   tokens.resize(static_cast<size_t>(input.start()));
   InputOutput& result = output.inputs.back();
   result.scored_begin = static_cast<int32_t>(output.tokens.size());

@@ -124,6 +124,7 @@ class ScriptedExecutor final : public Executor {
   bool fits(std::span<const BatchInput> batch) const CHORUS_REQUIRES(mutex_);
   void record(std::span<const BatchInput> batch, int64_t step) CHORUS_REQUIRES(mutex_);
   Status check_input(const BatchInput& input, size_t num_tokens) const;
+  Status check_tokens(const BatchInput& input) const;
   Status run_input(const BatchInput& input, int64_t step, Draft& draft, BatchOutput& output)
       CHORUS_REQUIRES(mutex_);
   void sample(const SamplingParams& sampling, int32_t count, std::vector<TokenId>& tokens,

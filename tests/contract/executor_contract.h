@@ -1,8 +1,9 @@
-// What every Executor must do, as tests that are run against each of them.
+// What every Executor must do, as tests that are run against each of them: SeamContract what can be
+// said of any, ExecutorContract what can be said of one over a module and KV books.
 //
 // To add one: a source file that says
-//   INSTANTIATE_TEST_SUITE_P(Name, ExecutorContract, testing::Values(ContractSubject{...}));
-// linked with the sources of this folder.
+//   INSTANTIATE_TEST_SUITE_P(Name, SeamContract, testing::Values(ContractSubject{...}));
+// and the same of ExecutorContract, linked with the sources of this folder.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +32,10 @@ struct ContractShape {
 };
 
 // A kind of executor over a kind of module. The module's forwards take at most 32 rows, so that
-// steps have several slices, and its context is at least 120.
+// steps have several slices, and its context is at least 120. Or, for SeamContract, one without.
 struct ContractSubject {
   std::string name;
+  std::function<std::unique_ptr<Executor>(const ContractShape&)> make_without_module;
   std::function<std::unique_ptr<Module>(const ContractShape&)> make_module;
   std::function<Result<std::unique_ptr<SessionExecutor>>(Module&, const SessionExecutorOptions&)>
       make_executor;
@@ -52,9 +54,13 @@ class Rig {
 
   Executor& operator*() { return *executor_; }
   Executor* operator->() { return executor_.get(); }
+  // Requires: a subject with a module.
   FaultyModule& module() { return *faulty_; }
-  const SessionTable& sessions() const { return executor_->sessions(); }
+  const SessionTable& sessions() const { return *sessions_; }
 
+  void check_invariants() const {
+    if (sessions_ != nullptr) sessions_->check_invariants();
+  }
   // Overwrites every cell of every free block, so that stale data cannot be read unnoticed.
   void poison_free_blocks();
   int64_t blocks_held() const;
@@ -66,7 +72,8 @@ class Rig {
  private:
   std::unique_ptr<Module> module_;
   std::unique_ptr<FaultyModule> faulty_;
-  std::unique_ptr<SessionExecutor> executor_;
+  std::unique_ptr<Executor> executor_;
+  const SessionTable* sessions_ = nullptr;  // the executor's, if it has one
 };
 
 // tokens[offset, offset + size) of a vector that begins at `position`.
@@ -102,7 +109,7 @@ class Solo {
   Rig rig_;
 };
 
-class ExecutorContract : public testing::TestWithParam<ContractSubject> {
+class SeamContract : public testing::TestWithParam<ContractSubject> {
  protected:
   void start(const ContractShape& shape = {}) { rig_ = std::make_unique<Rig>(GetParam(), shape); }
 
@@ -129,7 +136,7 @@ class ExecutorContract : public testing::TestWithParam<ContractSubject> {
     const Status status = executor().execute(batch, output);
     EXPECT_TRUE(status.ok()) << status.to_string();
     EXPECT_EQ(output.inputs.size(), batch.size());
-    rig_->sessions().check_invariants();
+    rig_->check_invariants();
     return output;
   }
   Status step_alone(const BatchInput& input) { return step({input}).inputs[0].status; }
@@ -149,5 +156,7 @@ class ExecutorContract : public testing::TestWithParam<ContractSubject> {
 
   std::unique_ptr<Rig> rig_;
 };
+
+class ExecutorContract : public SeamContract {};
 
 }  // namespace chorus::contract
