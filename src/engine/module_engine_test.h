@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "engine/testing.h"
 #include "exec/fake_module.h"
-#include "executors/module_executor.h"
+#include "executors/make_executor.h"
 
 namespace chorus::testing {
 
@@ -48,14 +48,22 @@ class GatedModule final : public Module {
   int64_t num_steps_ = 0;
 };
 
+// Methods of programs: each step is cut in another way.
+inline const std::vector<std::vector<MethodInfo>> kMethods{
+    {{"forward", 1, 32, 0}},
+    {{"decode", 1, 8, 0, {1, 2, 4, 8}}, {"prefill", 5, 32, 0}},
+    {{"decode", 1, 1, 0, {1}}, {"prefill", 2, 9, 2}},
+    {{"decode", 1, 24, 1, {1, 24}}, {"prefill", 28, 32, 0}}};  // hardly a step without padding
+
 // With a group of full history and one of a window.
 struct ModuleEngine {
   ModuleEngine(int32_t block_size, int32_t num_blocks, int32_t max_sessions,
                const RunnerOptions& options, const FakeFaults& faults = {},
-               int32_t max_session_tokens = 512, int32_t window = 20)
-      : module(module_options(block_size, num_blocks, window)) {
+               int32_t max_session_tokens = 512, int32_t window = 20,
+               const std::vector<MethodInfo>& methods = {{"forward", 1, 32, 0}})
+      : module(module_options(block_size, num_blocks, window, methods)) {
     module.fake.set_faults(faults);
-    auto executor = ModuleExecutor::create(
+    auto executor = make_executor(
         module, {.max_sessions = max_sessions, .max_session_tokens = max_session_tokens});
     CHORUS_CHECK(executor.ok());
     auto created = Runner::create(std::move(executor).value(), options, clock);
@@ -64,8 +72,10 @@ struct ModuleEngine {
   }
 
   // window 0: both groups keep the full history.
-  static FakeModuleOptions module_options(int32_t block_size, int32_t num_blocks, int32_t window) {
+  static FakeModuleOptions module_options(int32_t block_size, int32_t num_blocks, int32_t window,
+                                          const std::vector<MethodInfo>& methods) {
     FakeModuleOptions options;
+    options.methods = methods;
     options.groups.push_back({.policy = {}, .num_blocks = num_blocks});
     options.groups.push_back({.policy = {.window = window}, .num_blocks = num_blocks});
     options.block_size = block_size;

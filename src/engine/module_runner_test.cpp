@@ -10,6 +10,7 @@
 namespace chorus {
 namespace {
 
+using testing::kMethods;
 using testing::ModuleEngine;
 using testing::random_tokens;
 using testing::see;
@@ -68,15 +69,18 @@ TEST(RunnerOverModule, SoloEqualsBatchedBitForBit) {
       alone.push_back(run_together(engine, {request})[0]);
       ASSERT_EQ(engine.runner->metrics().failed, 0);
     }
-    for (const int32_t block_size : {1, 16, 64}) {
+    const int32_t whole = sequence_block_size(512);  // the layout kind sequence
+    for (const int32_t block_size : {1, 16, 64, whole}) {
       for (const int32_t chunk : {1, 7, 64}) {
         SCOPED_TRACE("block " + std::to_string(block_size) + ", chunk " + std::to_string(chunk));
         // Some step is aborted after a part of it has run.
         const FakeFaults faults{.run = static_cast<int32_t>(random.between(1, 12))};
-        ModuleEngine engine(block_size, 2048 / block_size, 10,
+        const auto& methods = kMethods[random.below(kMethods.size())];
+        SCOPED_TRACE(methods.back().name + " from " + std::to_string(methods.back().min_tokens));
+        ModuleEngine engine(block_size, block_size == whole ? 11 : 2048 / block_size, 10,
                             {.max_decode_sequences = static_cast<int32_t>(random.between(1, 10)),
                              .prefill_chunk = chunk},
-                            faults);
+                            faults, 512, 20, methods);
         const std::vector<Seen> together = run_together(engine, requests);
         for (size_t i = 0; i < requests.size(); ++i)
           EXPECT_TRUE(together[i] == alone[i]) << "request " << i;
@@ -101,16 +105,19 @@ TEST(RunnerOverModule, SoloEqualsPreemptedBitForBit) {
       ModuleEngine engine(16, 64, 1, {});
       alone.push_back(run_together(engine, {request})[0]);
     }
+    const int32_t whole = sequence_block_size(512);  // the layout kind sequence
     for (const auto& [block_size, prefix_cache] :
-         {std::pair(1, true), std::pair(16, true), std::pair(16, false), std::pair(32, true)}) {
+         {std::pair(1, true), std::pair(16, true), std::pair(16, false), std::pair(32, true),
+          std::pair(whole, true)}) {
       SCOPED_TRACE("block " + std::to_string(block_size) + ", index " +
                    std::to_string(prefix_cache));
-      ModuleEngine engine(block_size, 160 / block_size, 12,
+      ModuleEngine engine(block_size, block_size == whole ? 3 : 160 / block_size, 12,
                           {.max_decode_sequences = 12,
                            .prefill_chunk = static_cast<int32_t>(random.between(1, 30)),
                            .max_unread_tokens = static_cast<int32_t>(random.between(2, 20)),
                            .prefix_cache = prefix_cache},
-                          {.run = static_cast<int32_t>(random.between(1, 30))});
+                          {.run = static_cast<int32_t>(random.between(1, 30))}, 512, 20,
+                          kMethods[random.below(kMethods.size())]);
       const std::vector<Seen> together = run_together(engine, requests);
       for (size_t i = 0; i < requests.size(); ++i)
         EXPECT_TRUE(together[i] == alone[i]) << "request " << i;
@@ -279,10 +286,12 @@ TEST(RunnerOverModule, ABatchTakesOneForwardPerStep) {
 
 // Random calls over a pool that is too small for all.
 TEST(RunnerOverModule, NothingIsLeftAfterAThousandRandomCalls) {
-  for (uint64_t seed = 1; seed <= 2; ++seed) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomStream random(seed);
-    ModuleEngine engine(16, 12, 12, {.prefill_chunk = 8, .max_unread_tokens = 3});
+    const int32_t block_size = seed % 2 == 0 ? sequence_block_size(512) : 16;
+    ModuleEngine engine(block_size, 12, 12, {.prefill_chunk = 8, .max_unread_tokens = 3}, {}, 512,
+                        20, kMethods[(seed - 1) % kMethods.size()]);
     std::vector<std::pair<Session, GenerationHandle>> held;
     Update update;
     for (int event = 0; event < 1000; ++event) {

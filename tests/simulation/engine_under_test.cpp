@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "executors/make_executor.h"
 #include "tests/simulation/expect.h"
 
 namespace chorus::simulation {
@@ -11,7 +12,7 @@ namespace {
 
 FakeModuleOptions module_options(const Scenario& scenario, const EngineScenario& engine) {
   FakeModuleOptions options;
-  options.methods = {{"forward", 1, engine.forward_rows, 0}};
+  options.methods = engine.methods;
   for (size_t group = 0; group < scenario.model.groups.size(); ++group)
     options.groups.push_back({scenario.model.groups[group], engine.num_blocks[group]});
   options.vocabulary = scenario.model.vocabulary;
@@ -28,9 +29,9 @@ EngineUnderTest::EngineUnderTest(const Scenario& scenario, size_t index, ManualC
                                  uint64_t seed)
     : module_(module_options(scenario, scenario.engines[index]), clock, seed) {
   const EngineScenario& engine = scenario.engines[index];
-  auto inner = ModuleExecutor::create(module_, {.max_sessions = engine.max_sessions,
-                                                .max_session_tokens = scenario.max_session_tokens,
-                                                .max_step_tokens = engine.runner.max_batch_tokens});
+  auto inner = make_executor(module_, {.max_sessions = engine.max_sessions,
+                                       .max_session_tokens = scenario.max_session_tokens,
+                                       .max_step_tokens = engine.runner.max_batch_tokens});
   SIM_EXPECT(inner.ok(), inner.status().to_string());
   module_.set_books(&(*inner)->sessions().books());
   auto executor = std::make_unique<FaultyExecutor>(std::move(inner).value());

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "batching/session_executor.h"
 #include "exec/executor.h"
-#include "executors/module_executor.h"
 
 namespace chorus::simulation {
 
@@ -16,7 +16,7 @@ class FaultyExecutor final : public Executor {
  public:
   enum Call : size_t { kExecute, kOpen, kClone, kSetSampling, kSink, kSource, kNumCalls };
 
-  explicit FaultyExecutor(std::unique_ptr<ModuleExecutor> inner) : inner_(std::move(inner)) {}
+  explicit FaultyExecutor(std::unique_ptr<SessionExecutor> inner) : inner_(std::move(inner)) {}
 
   // The `countdown`-th call from now fails: 1 is the next one. kSink and kSource count writes and
   // reads of a transfer.
@@ -108,7 +108,7 @@ class FaultyExecutor final : public Executor {
     return unavailable("device", "failed by the simulation");
   }
 
-  const std::unique_ptr<ModuleExecutor> inner_;
+  const std::unique_ptr<SessionExecutor> inner_;
   std::array<int32_t, kNumCalls> countdowns_{};
   std::array<int64_t, kNumCalls> num_faults_{};
 };

@@ -39,6 +39,30 @@ RunnerOptions make_runner(RandomStream& random, int32_t max_sessions) {
   return options;
 }
 
+// A half of the engines has `forward` alone. Of the others some have few widths and long prefills,
+// so that hardly a step is without padding.
+std::vector<MethodInfo> make_methods(RandomStream& random, int32_t most_rows) {
+  if (random.below(2) == 0 || most_rows < 2) return {{"forward", 1, most_rows, 0}};
+  constexpr int32_t kLeast[] = {1, 2, 5, 40};
+  MethodInfo prefill{"prefill", std::min(kLeast[random.below(4)], most_rows), most_rows, 0};
+  MethodInfo decode{"decode", 1, 1, 0, {1}};
+  const uint64_t sparsity = random.between(1, 12);
+  for (int32_t width = 2; width <= most_rows; ++width) {
+    if (random.below(sparsity) == 0) decode.widths.push_back(width);
+  }
+  decode.max_tokens = decode.widths.back();
+  decode.min_wanted = static_cast<int32_t>(random.below(2));
+  prefill.min_wanted = static_cast<int32_t>(random.between(0, prefill.min_tokens));
+  return {decode, prefill};
+}
+
+// One block for each session, or for some of them; for one that rewinds, another.
+std::vector<int32_t> make_sequence_pools(RandomStream& random, const Scenario& scenario,
+                                         const EngineScenario& engine) {
+  return std::vector<int32_t>(scenario.model.groups.size(),
+                              static_cast<int32_t>(random.between(2, engine.max_sessions + 1)));
+}
+
 // Pools from a few dozen tokens to more than all sessions need.
 std::vector<int32_t> make_pools(RandomStream& random, const Scenario& scenario,
                                 const EngineScenario& engine) {
@@ -71,6 +95,7 @@ std::vector<std::vector<TokenId>> make_texts(RandomStream& random, const Scenari
 
 Scenario make_scenario(uint64_t seed) {
   RandomStream random(seed);
+  RandomStream more_random(~seed);
   Scenario scenario;
   scenario.model.groups = make_groups(random);
   scenario.model.vocabulary = static_cast<int32_t>(random.between(24, 70));
@@ -86,10 +111,15 @@ Scenario make_scenario(uint64_t seed) {
   for (uint64_t i = 0; i < num_engines; ++i) {
     EngineScenario& engine = scenario.engines.emplace_back();
     engine.block_size = kBlockSizes[random.below(std::size(kBlockSizes))];
-    engine.forward_rows = static_cast<int32_t>(random.between(1, 40));
+    const auto most_rows = static_cast<int32_t>(random.between(1, 40));
     engine.max_sessions = static_cast<int32_t>(random.between(3, 24));
     engine.runner = make_runner(random, engine.max_sessions);
     engine.num_blocks = make_pools(random, scenario, engine);
+    engine.methods = make_methods(more_random, most_rows);
+    if (more_random.below(6) == 0) {
+      engine.block_size = sequence_block_size(scenario.max_session_tokens);
+      engine.num_blocks = make_sequence_pools(more_random, scenario, engine);
+    }
   }
   scenario.texts = make_texts(random, scenario);
   return scenario;
@@ -110,7 +140,12 @@ std::string describe(const Scenario& scenario) {
             number(engine.runner.max_queued_generations) + ", unread " +
             number(engine.runner.max_unread_tokens) + ", steps of " +
             number(engine.runner.max_batch_tokens) + ", chunks of " +
-            number(engine.runner.prefill_chunk) + ", forwards of " + number(engine.forward_rows);
+            number(engine.runner.prefill_chunk);
+    for (const MethodInfo& method : engine.methods) {
+      text += ", " + method.name + " of " + number(method.min_tokens) + " to " +
+              number(method.max_tokens);
+      for (const int32_t width : method.widths) text += " " + number(width);
+    }
   }
   return text;
 }

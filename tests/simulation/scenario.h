@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "engine/options.h"
+#include "exec/module.h"
 #include "tests/simulation/oracle.h"
 
 namespace chorus::simulation {
 
 struct EngineScenario {
-  int32_t block_size = 16;
+  int32_t block_size = 16;          // of the layout kind sequence: as long as a session
   std::vector<int32_t> num_blocks;  // [groups]
-  int32_t forward_rows = 32;        // most rows of one forward: a step may have several
+  std::vector<MethodInfo> methods;  // of few rows: a step may have several forwards
   int32_t max_sessions = 8;
   RunnerOptions runner;
 };
