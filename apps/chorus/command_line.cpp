@@ -13,8 +13,7 @@ constexpr size_t kHelpColumn = 30;
 constexpr size_t kHelpWidth = 100;
 
 // Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentFlags = {"--quantize", "--methods", "--decode-widths",
-                                               "--prefill", "--max-step"};
+const std::vector<std::string> kAbsentFlags = {"--quantize"};
 
 bool is_absent(const std::string& name) {
   return std::find(kAbsentFlags.begin(), kAbsentFlags.end(), name) != kAbsentFlags.end();

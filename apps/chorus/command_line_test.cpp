@@ -108,12 +108,12 @@ TEST(CommandLine, RefusesWithTheNameOfTheFlag) {
 }
 
 TEST(CommandLine, AbsentFlagsAreNamedInEverySpelling) {
-  for (const Words& words : {Words{"m", "--methods", "5"}, Words{"m", "--methods=5"},
-                             Words{"m", "--methods="}, Words{"--methods", "m"}}) {
-    EXPECT_EQ(Read(words).status, unimplemented("--methods", "not offered by this version"));
+  for (const Words& words : {Words{"m", "--quantize", "5"}, Words{"m", "--quantize=5"},
+                             Words{"m", "--quantize="}, Words{"--quantize", "m"}}) {
+    EXPECT_EQ(Read(words).status, unimplemented("--quantize", "not offered by this version"));
   }
-  EXPECT_EQ(misplaced_flag("--methods=paged"),
-            unimplemented("--methods", "not offered by this version"));
+  EXPECT_EQ(misplaced_flag("--quantize=q8_0"),
+            unimplemented("--quantize", "not offered by this version"));
 }
 
 TEST(CommandLine, TooManyArguments) {

@@ -1,22 +1,21 @@
 // chorus export: a program file from a checkpoint.
 #include <cstdio>
+#include <filesystem>
 
 #include "arguments.h"
+#include "exporter/export.h"
+#include "method_flags.h"
 #include "models.h"
+#include "program/rewrite.h"
 #include "verbs.h"
 
 namespace chorus::cli {
 
 namespace {
 
-// A program file is copied as it is, once its weights are known to be whole.
-Status check_source_program(const Program& program, int32_t context) {
-  if (context != 0 && context != program.context()) {
-    return unimplemented("--context",
-                         "another context for a .chorus program: not offered by this "
-                         "version; export the checkpoint");
-  }
-  return program.verify_weights();
+bool is_checkpoint(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error) || is_gguf_file(path);
 }
 
 class ExportVerb final : public Verb {
@@ -27,22 +26,28 @@ class ExportVerb final : public Verb {
   int run(Console& console, Interrupt& interrupt) override;
 
  private:
+  Status check_source(const Program& source);
+  Status write(const Program& source, Interrupt& interrupt) const;
   void print(const Program& program, double seconds, Console& console) const;
 
+  MethodFlags method_flags_;
+  std::vector<Method> methods_;  // empty: the source's
   std::string model_, output_, context_text_;
   int32_t context_ = 0;  // 0: the model's
 };
 
 void ExportVerb::declare(CommandLine& line) {
-  line.argument("MODEL", model_, "a .gguf file, or a .chorus program to copy");
+  line.argument("MODEL", model_, "a .gguf file, or a .chorus program, whose weights are copied");
   line.group("Output");
   line.flag("-o,--output", output_, "FILE", "the .chorus file to write");
   line.flag("--context", context_text_, "N", "longest session in tokens (default: the model's)");
+  method_flags_.declare(line);
 }
 
 Status ExportVerb::parse() {
   if (output_.empty()) return invalid_argument("-o", "expected the file to write");
   CHORUS_RETURN_IF_ERROR(check_not_same("-o", output_, model_));
+  CHORUS_RETURN_IF_ERROR(method_flags_.parse());
   if (context_text_.empty()) return Status();
   CHORUS_ASSIGN_OR_RETURN(const int64_t context,
                           parse_count("--context", context_text_, 1, 1 << 30));
@@ -67,18 +72,44 @@ void ExportVerb::print(const Program& program, double seconds, Console& console)
   console.text(output_ + text + description_text(program));
 }
 
+// What is asked of the source's methods and context, with the flag as field.
+Status ExportVerb::check_source(const Program& source) {
+  if (context_ > source.context()) {
+    return invalid_argument("--context", "expected at most " + std::to_string(source.context()) +
+                                             ", the context of the program, found " +
+                                             std::to_string(context_));
+  }
+  if (!method_flags_.is_given()) return Status();
+  CHORUS_ASSIGN_OR_RETURN(methods_, method_flags_.apply(source.methods()));
+  return Status();
+}
+
+// As it is, if nothing is asked of it.
+Status ExportVerb::write(const Program& source, Interrupt& interrupt) const {
+  const bool keeps_context = context_ == 0 || context_ == source.context();
+  if (keeps_context && (methods_.empty() || methods_ == source.methods())) {
+    return write_output(output_, source.image(), interrupt);
+  }
+  CHORUS_ASSIGN_OR_RETURN(const AlignedBuffer image, rewrite_image(source, {context_, methods_}));
+  return write_output(output_, image.bytes(), interrupt);
+}
+
 int ExportVerb::run(Console& console, Interrupt& interrupt) {
   const SteadyClock clock;
   const int64_t start_ns = clock.now_ns();
+  if (is_checkpoint(model_)) {  // before the work of exporting it
+    const auto methods = method_flags_.apply(forward_method(kDefaultMaxStep));
+    if (!methods.ok()) return console.error(methods.status(), kUsage);
+  }
   const auto source = open_program(model_, context_, console);
   if (!source.ok()) return source.exit_code;
-  if (!is_gguf_file(model_)) {
-    const Status status = check_source_program(*source.value, context_);
-    if (!status.ok()) {
-      return console.error(status, status.field() == "--context" ? kUsage : kBadModel);
-    }
+  const Status wanted = check_source(*source.value);
+  if (!wanted.ok()) return console.error(wanted, kUsage);
+  if (!is_checkpoint(model_)) {  // else they were packed just now
+    const Status status = source.value->verify_weights();
+    if (!status.ok()) return console.error(status, kBadModel);
   }
-  const Status written = at_flag("-o", write_output(output_, source.value->image(), interrupt));
+  const Status written = at_flag("-o", write(*source.value, interrupt));
   if (written.code() == Code::kCancelled) return console.error(written, kInterrupted);
   if (!written.ok()) return console.error(written, kFailed);
   const auto program = Program::load(output_);

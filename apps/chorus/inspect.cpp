@@ -75,6 +75,10 @@ json::Value program_json(const ProgramDescription& program) {
     entry.set("name", method.name);
     entry.set("min_tokens", method.min_tokens);
     entry.set("max_tokens", method.max_tokens);
+    entry.set("min_wanted", method.min_wanted);
+    entry.set("widths", method.widths.empty()
+                            ? json::Value()
+                            : json::Value(json::Array(method.widths.begin(), method.widths.end())));
     methods.push_back(std::move(entry));
   }
   value.set("methods", std::move(methods));

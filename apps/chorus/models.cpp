@@ -155,14 +155,14 @@ json::Value kv_json(const EngineSettings& settings, const Usage& usage) {
   return value;
 }
 
-json::Value forwards_json(const Usage& usage) {
+json::Value by_method_json(const Usage& usage, int64_t MethodUsage::* count) {
   json::Value value;
   for (const char* name : {"decode", "prefill", "forward"}) {
-    int64_t forwards = 0;
+    int64_t sum = 0;
     for (const MethodUsage& method : usage.methods) {
-      if (method.name == name) forwards += method.forwards;
+      if (method.name == name) sum += method.*count;
     }
-    value.set(name, forwards);
+    value.set(name, sum);
   }
   return value;
 }

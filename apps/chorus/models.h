@@ -39,8 +39,8 @@ std::string description_text(const Program& program);
 json::Value model_json(const Program& program, const std::string& path);
 json::Value engine_json(const EngineSettings& settings);
 
-// The summary's "kv" and "forwards" from what the executor counted.
+// The summary's "kv", and its "forwards" and "padded_rows", from what the executor counted.
 json::Value kv_json(const EngineSettings& settings, const Usage& usage);
-json::Value forwards_json(const Usage& usage);
+json::Value by_method_json(const Usage& usage, int64_t MethodUsage::* count);
 
 }  // namespace chorus::cli

@@ -439,7 +439,8 @@ json::Value RunVerb::summary() const {
   value.set("computed_tokens", metrics.computed_tokens);
   value.set("recomputed_tokens", metrics.recomputed_tokens);
   value.set("steps", metrics.steps);
-  value.set("forwards", forwards_json(metrics.usage));
+  value.set("forwards", by_method_json(metrics.usage, &MethodUsage::forwards));
+  value.set("padded_rows", by_method_json(metrics.usage, &MethodUsage::padded_rows));
   value.set("kv", kv_json(engine_->settings(), metrics.usage));
   value.set("preemptions", metrics.preemptions);
   value.set("latency_ms", latencies_json(metrics));

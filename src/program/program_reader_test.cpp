@@ -217,7 +217,11 @@ TEST(ProgramReader, MethodsThatDoNotServeEveryStepAreRefused) {
       {"methods[1].name", [](Manifest& m) { m.methods.push_back({"decode", 1, 1, 0, {1}}); }},
       {"methods", [&](Manifest& m) { two(m).pop_back(); }},
       {"methods[0].name", [&](Manifest& m) { m.methods = {two(m)[1]}; }},
-      {"methods[0].name", [&](Manifest& m) { std::swap(two(m)[0], m.methods[1]); }},
+      {"methods[0].name",
+       [&](Manifest& m) {
+         two(m);
+         std::swap(m.methods[0], m.methods[1]);
+       }},
       {"methods[1].name", [&](Manifest& m) { two(m)[1].name = "decode"; }},
       {"methods[1].name", [&](Manifest& m) { two(m)[1].name = "forward"; }},
       {"methods[2].name", [&](Manifest& m) { two(m).push_back({"forward", 1, 8, 0}); }},

@@ -33,7 +33,7 @@ SAMPLING = [
     "--ignore-eos",
 ]
 FLAGS = {
-    "export": ["-o", "--context"],
+    "export": ["-o", "--context", "--methods", "--decode-widths", "--prefill", "--max-step"],
     "inspect": ["--json", "--tensors", "--graph", "--verify"],
     "tokenize": ["--ids", "--decode", "--special", "--json"],
     "run": COMMON
@@ -65,10 +65,6 @@ FLAGS = {
 ABSENT = {
     "export": [
         ("--quantize", "q8_0"),
-        ("--methods", "forward"),
-        ("--decode-widths", "1,2"),
-        ("--prefill", "1:64"),
-        ("--max-step", "64"),
     ],
 }
 ABSENT_VERBS = ["bench", "serve"]
@@ -106,7 +102,13 @@ BAD_VALUES = {
         "-n": COUNT_VALUES + ["1025"],
     },
     "perplexity": BAD_NUMERICS | BAD_ENGINE | {"--window": COUNT_VALUES, "--windows": COUNT_VALUES},
-    "export": {"--context": COUNT_VALUES},
+    "export": {
+        "--context": COUNT_VALUES,
+        "--methods": ["", "decode", "prefill,decode", "forward,decode", "backward"],
+        "--decode-widths": COUNT_VALUES + ["1,", "2,1", "1,1", "1;2"],
+        "--prefill": COUNT_VALUES + ["5", "5:", ":5", "5:4", "1:2:3"],
+        "--max-step": COUNT_VALUES,
+    },
 }
 
 
@@ -320,7 +322,7 @@ class MissingTest(CliTest):
         self.assertIn("verb", self.expect(2, "--json").err)
         self.assertIn("verb", self.expect(2).err)
         self.assert_refused(2, "--threads", "--threads", "1", "run", TIED, "a")
-        self.assert_refused(2, "--methods", "--methods=forward")
+        self.assert_refused(2, "--quantize", "--quantize=q8_0")
         self.assert_refused(2, "VERB", "")
 
     def test_model(self):

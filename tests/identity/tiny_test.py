@@ -122,6 +122,28 @@ class TinyIdentityTest(CliTest):
         ]
         self.compare(TIED, self.prompts(TIED), MODES["int8"], settings)
 
+    def test_programs_with_decode_and_prefill(self):
+        # Each cuts its steps in another way, and the last one hardly without padding.
+        settings = [
+            [],
+            ["--prefill-chunk", "7", "--max-decode-sequences", "3", "--threads", "2"],
+            ["--kv-blocks", "18", "--prefill-chunk", "32"],
+            ["--kv-layout", "sequence", "--max-sessions", "3"],
+        ]
+        for model, methods in [
+            (TIED, ["--decode-widths", "1,2,4,8", "--prefill", "5:512"]),
+            (MIXED, ["--decode-widths", "1", "--prefill", "2:24"]),
+            (MIXED, ["--decode-widths", "1,24", "--prefill", "29:32"]),
+        ]:
+            program = self.folder / "program.chorus"
+            words = ["-o", program, "--methods", "decode,prefill", *methods]
+            self.expect(0, "export", model, *words, "--quiet")
+            rows = self.prompts(model)
+            reference = self.alone(model, rows)
+            for words in settings:
+                with self.subTest(methods=methods, settings=words, seed=support.seed()):
+                    self.assertEqual(reference, self.run_rows(str(program), rows, *words))
+
     def test_order_of_the_prompts(self):
         for model in (TIED, MIXED, FLOAT):
             rows = self.prompts(model, (1, 3, 5, 9, 17, 30, 33, 48, 65, 80, 100, 130))
