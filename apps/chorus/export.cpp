@@ -1,9 +1,10 @@
 // chorus export: a program file from a checkpoint.
+#include "exporter/export.h"
+
 #include <cstdio>
 #include <filesystem>
 
 #include "arguments.h"
-#include "exporter/export.h"
 #include "method_flags.h"
 #include "models.h"
 #include "program/rewrite.h"

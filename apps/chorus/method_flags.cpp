@@ -83,9 +83,9 @@ Status MethodFlags::parse_widths() {
     CHORUS_ASSIGN_OR_RETURN(const int64_t width,
                             parse_count("--decode-widths", word, 1, kMaxStepTokens));
     if (!widths_.empty() && width <= widths_.back()) {
-      return invalid_argument("--decode-widths",
-                              "expected each above the one before, found " + word + " after " +
-                                  std::to_string(widths_.back()));
+      return invalid_argument("--decode-widths", "expected each above the one before, found " +
+                                                     word + " after " +
+                                                     std::to_string(widths_.back()));
     }
     widths_.push_back(static_cast<int32_t>(width));
   }
@@ -103,8 +103,8 @@ Status MethodFlags::parse_prefill() {
   CHORUS_ASSIGN_OR_RETURN(const int64_t most,
                           parse_count("--prefill", words[1], 1, kMaxStepTokens));
   if (least > most) {
-    return invalid_argument("--prefill", "expected MIN:MAX with MIN at most MAX, found " +
-                                             prefill_text_);
+    return invalid_argument("--prefill",
+                            "expected MIN:MAX with MIN at most MAX, found " + prefill_text_);
   }
   min_prefill_ = static_cast<int32_t>(least);
   max_prefill_ = static_cast<int32_t>(most);
@@ -129,8 +129,8 @@ Result<std::vector<Method>> MethodFlags::apply(const std::vector<Method>& method
     least = min_prefill_ > 0 ? min_prefill_ : std::min(least, most);
     std::vector<int32_t> widths = widths_;
     if (widths.empty()) {
-      for (const int32_t width : had_forward ? std::vector<int32_t>{1, 2, 4, 8}
-                                             : methods[0].widths) {
+      for (const int32_t width :
+           had_forward ? std::vector<int32_t>{1, 2, 4, 8} : methods[0].widths) {
         if (width <= most) widths.push_back(width);
       }
     }

@@ -36,8 +36,8 @@ TEST(MethodFlags, WhatIsNotGivenStaysOrFollows) {
          decode_and_prefill({1, 2, 4}, 2, 5));
   expect({"--methods", "decode,prefill", "--max-step", "1"}, kForward,
          decode_and_prefill({1}, 1, 1));
-  expect({"--methods", "decode,prefill", "--decode-widths", "1,16", "--prefill", "5:512"},
-         kForward, decode_and_prefill({1, 16}, 5, 512));
+  expect({"--methods", "decode,prefill", "--decode-widths", "1,16", "--prefill", "5:512"}, kForward,
+         decode_and_prefill({1, 16}, 5, 512));
   expect({"--methods", "decode,prefill"}, kBoth, kBoth);
   expect({"--prefill", "2:64"}, kBoth, decode_and_prefill({1, 3, 9}, 2, 64));
   expect({"--decode-widths", "1"}, kBoth, decode_and_prefill({1}, 5, 100));

@@ -82,6 +82,10 @@ Status with_option(const Status& status, const EngineOptions& options) {
 
 // Of a kSequence layout it follows from the context, which the pool decides.
 Status choose_block_size(const EngineOptions& options, EngineSettings& settings) {
+  if (options.kv_layout != KvLayout::kPaged && options.kv_layout != KvLayout::kSequence) {
+    return invalid_argument("kv_layout", "expected paged or sequence, found " +
+                                             std::to_string(static_cast<int>(options.kv_layout)));
+  }
   if (options.kv_layout == KvLayout::kSequence) {
     if (options.block_size == 0) return {};
     return invalid_argument("block_size", "expected none beside kv_layout sequence, found " +

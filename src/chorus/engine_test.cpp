@@ -199,6 +199,15 @@ TEST_F(EngineTest, WhatIsWrongIsNamed) {
   EXPECT_EQ(Engine::open(kModel, options).status().field(), "max_batch_tokens");
 }
 
+TEST_F(EngineTest, AnUnknownKvLayoutIsRefusedWithTheKnownOnes) {
+  EngineOptions options = small_options();
+  options.kv_layout = static_cast<KvLayout>(7);
+  const Status status = Engine::open(kModel, options).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.field(), "kv_layout");
+  EXPECT_EQ(status.message(), "expected paged or sequence, found 7");
+}
+
 TEST_F(EngineTest, SessionsAndGenerationsOutliveTheEngine) {
   // On a busy machine a generation may end before its engine: once more, then.
   for (int tries = 50; tries > 0; --tries) {
@@ -235,6 +244,48 @@ TEST(EngineWithoutText, TakesTokensOnly) {
   }
   EXPECT_EQ(generation.tokens().size(), 3u);
   EXPECT_TRUE(generation.text().empty());
+}
+
+// The tokens and logprobs of 7 prompts in one batch.
+std::vector<std::pair<TokenId, float>> outputs(const TinyOptions& tiny,
+                                               const EngineOptions& options) {
+  const SteadyClock clock;
+  auto program = std::make_shared<const Program>(tiny_program(tiny));
+  auto engine = Engine::create(program, options, clock).value();
+  std::vector<Session> sessions;
+  std::vector<Generation> generations;
+  for (TokenId i = 1; i <= 7; ++i) {
+    sessions.push_back(engine->open_session().value());
+    GenerationOptions wanted = draws(9);
+    wanted.sampling.logprobs = true;
+    const std::vector<TokenId> prompt(static_cast<size_t>(6 * i), i);
+    generations.push_back(engine->generate(sessions.back(), prompt, wanted).value());
+  }
+  std::vector<std::pair<TokenId, float>> all;
+  for (Generation& generation : generations) {
+    while (generation.read()) {
+    }
+    for (const TokenScore& token : generation.tokens()) all.push_back({token.id, token.logprob});
+  }
+  EXPECT_EQ(all.size(), 63u);
+  return all;
+}
+
+// Also in steps of so few tokens that padding makes them longer.
+TEST(EngineMethods, MakeNoDifference) {
+  TinyOptions tiny;
+  tiny.window = 20;
+  const auto expected = outputs(tiny, small_options());
+  for (const std::vector<Method>& methods :
+       {decode_and_prefill({1, 2, 4, 8}, 5, 32), decode_and_prefill({1}, 2, 7),
+        decode_and_prefill({1, 16}, 30, 32)}) {
+    for (const int32_t max_batch_tokens : {0, 2, 9}) {
+      tiny.methods = methods;
+      EngineOptions options = small_options();
+      options.max_batch_tokens = max_batch_tokens;
+      EXPECT_EQ(outputs(tiny, options), expected) << max_batch_tokens;
+    }
+  }
 }
 
 }  // namespace

@@ -288,6 +288,11 @@ class RefusalTest(CliTest):
                 self.assert_refused(2, "--kv-type", *self.words(verb), "--kv-type=f16")
         self.assertFalse((self.folder / "out.chorus").exists())
 
+    def test_an_unknown_kind_of_kv_is_refused_with_the_known_ones(self):
+        done = self.expect(2, *self.words("run"), "--kv-layout", "ring")
+        for kind in ("--kv-layout", "paged", "sequence", "ring"):
+            self.assertIn(kind, done.err)
+
     def test_absent_verbs(self):
         for verb in ABSENT_VERBS:
             done = self.expect(2, verb, TIED)
