@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "arguments.h"
+#include "program/program.h"
 
 namespace chorus::cli {
 
@@ -111,6 +112,9 @@ json::Value model_json(const Program& program, const std::string& path) {
   value.set("hash", hex(program.content()));
   value.set("context", program.context());
   value.set("vocabulary", program.vocabulary());
+  uint64_t weight_bytes = 0;
+  for (const Weight& weight : program.weights()) weight_bytes += weight.bytes;
+  value.set("weight_bytes", weight_bytes);
   return value;
 }
 
@@ -143,6 +147,7 @@ json::Value kv_json(const EngineSettings& settings, const Usage& usage) {
     entry.set("window", group.window == 0 ? json::Value() : json::Value(group.window));
     entry.set("blocks", group.blocks_total);
     entry.set("peak_blocks", group.blocks_peak);
+    entry.set("cells", int64_t{group.blocks_total} * settings.block_size);
     entry.set("bytes_per_block", group.bytes_per_block);
     groups.push_back(std::move(entry));
   }

@@ -95,7 +95,7 @@ std::vector<std::vector<TokenId>> make_texts(RandomStream& random, const Scenari
 
 Scenario make_scenario(uint64_t seed) {
   RandomStream random(seed);
-  RandomStream more_random(~seed);
+  RandomStream more_random(seed + (uint64_t{1} << 32));  // leaves the rest of a seed as it is
   Scenario scenario;
   scenario.model.groups = make_groups(random);
   scenario.model.vocabulary = static_cast<int32_t>(random.between(24, 70));
