@@ -1,5 +1,6 @@
-// Writes seed inputs for the reader fuzzers: write_seeds FOLDER makes FOLDER/gguf_reader_fuzz,
-// FOLDER/program_reader_fuzz and FOLDER/session_fuzz. The same build gives the same files.
+// Writes seed inputs for the reader fuzzers: write_seeds FOLDER makes a folder in it for each of
+// gguf_reader_fuzz, hf_config_fuzz, program_reader_fuzz, safetensors_fuzz and session_fuzz. The
+// same build gives the same files.
 #include <cstdio>
 #include <filesystem>
 #include <span>
@@ -13,6 +14,7 @@
 #include "exec/fake_module.h"
 #include "executors/module_executor.h"
 #include "exporter/testing/gguf_writer.h"
+#include "exporter/testing/tiny_hf_folder.h"
 #include "program/testing/tiny_program.h"
 
 namespace {
@@ -35,6 +37,39 @@ bool write_gguf(const std::string& folder) {
       {"output.weight", {32, 20}, kGgmlF32, random_matrix(WeightType::kF32, 20, 32, 9)});
   scored.set_f32("llama.rope.freq_base", 1e5f);
   return write(folder, "tied", tiny_gguf().finish()) && write(folder, "scored", scored.finish());
+}
+
+bool write_safetensors(const std::string& folder) {
+  SafetensorsWriter other = tiny_safetensors();
+  other.add("lm_head.weight", "BF16", {20, 32}, std::vector<std::byte>(20 * 32 * 2));
+  other.add("scale", "F8_E4M3", {}, std::vector<std::byte>(1));
+  other.padding = "  ";
+  return write(folder, "tied", tiny_safetensors().finish()) &&
+         write(folder, "other", other.finish());
+}
+
+// With the texts in the order that hf_config_fuzz has.
+bool write_hf_config(const std::string& folder) {
+  const SafetensorsWriter weights = tiny_safetensors();
+  std::string index = "{\"metadata\": {\"total_size\": " + std::to_string(weights.data().size()) +
+                      "}, \"weight_map\": {";
+  for (const SafetensorsWriter::Tensor& tensor : weights.tensors) {
+    if (index.back() != '{') index += ", ";
+    index += "\"" + tensor.name + "\": \"model-00001-of-00001.safetensors\"";
+  }
+  const std::string texts[] = {
+      kTinyHfConfig,
+      index + "}}",
+      R"({"eos_token_id": [2, 3], "temperature": 0.6})",
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "add_bos_token": true,
+          "added_tokens_decoder": {"2": {"content": "</s>"}},
+          "chat_template": [{"name": "default", "template": "{{ messages }}"}]})",
+      R"({"pad_token": "<pad>", "unk_token": {"content": "<unk>"}})",
+      R"({"chat_template": "{{ messages }}"})"};
+  std::string all;
+  for (const std::string& text : texts) all += text + std::string(1, '\0');
+  return write(folder, "config", std::as_bytes(std::span(texts[0]))) &&
+         write(folder, "all", std::as_bytes(std::span(all)));
 }
 
 bool write_program(const std::string& folder) {
@@ -105,8 +140,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string folder = argv[1];
-  const bool ok = write_gguf(folder + "/gguf_reader_fuzz") &&
-                  write_program(folder + "/program_reader_fuzz") &&
-                  write_sessions(folder + "/session_fuzz");
+  const bool ok =
+      write_gguf(folder + "/gguf_reader_fuzz") && write_hf_config(folder + "/hf_config_fuzz") &&
+      write_program(folder + "/program_reader_fuzz") &&
+      write_safetensors(folder + "/safetensors_fuzz") && write_sessions(folder + "/session_fuzz");
   return ok ? 0 : 1;
 }

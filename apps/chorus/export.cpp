@@ -38,7 +38,9 @@ class ExportVerb final : public Verb {
 };
 
 void ExportVerb::declare(CommandLine& line) {
-  line.argument("MODEL", model_, "a .gguf file, or a .chorus program, whose weights are copied");
+  line.argument(
+      "MODEL", model_,
+      "a .gguf file or a Hugging Face folder, or a .chorus program, whose weights are copied");
   line.group("Output");
   line.flag("-o,--output", output_, "FILE", "the .chorus file to write");
   line.flag("--context", context_text_, "N", "longest session in tokens (default: the model's)");

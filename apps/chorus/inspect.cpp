@@ -1,7 +1,10 @@
 // chorus inspect: what a program or a checkpoint is.
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "exporter/describe_gguf.h"
+#include "exporter/describe_hf.h"
 #include "models.h"
 #include "program/describe.h"
 #include "verbs.h"
@@ -108,6 +111,7 @@ json::Value gguf_json(const GgufDescription& file) {
   value.set("name", file.name);
   value.set("parameters", file.num_parameters);
   value.set("metadata_values", file.num_values);
+  value.set("files", file.num_parts);
   value.set("weights", types_json(file.tensors_by_type, &GgufTypeTotal::num_tensors));
   value.set("tokenizer", tokenizer_json(file.tokenizer_model, file.tokenizer_pre));
   value.set("chat_template", file.has_chat_template);
@@ -122,6 +126,68 @@ json::Array tensors_json(const GgufDescription& file) {
     entry.set("type", tensor.type);
     entry.set("dims", json::Array(tensor.dims.begin(), tensor.dims.end()));
     entry.set("bytes", tensor.bytes);
+    tensors.push_back(std::move(entry));
+  }
+  return tensors;
+}
+
+json::Value known_size(int64_t size) { return size < 0 ? json::Value() : json::Value(size); }
+
+json::Value token_json(const HfSpecialToken& token) {
+  json::Value value;
+  if (!token.is_known()) return value;
+  value.set("id", token.id ? json::Value(*token.id) : json::Value());
+  value.set("text", token.text);
+  return value;
+}
+
+json::Value folder_json(const HfDescription& folder) {
+  json::Value value;
+  value.set("type", "huggingface");
+  value.set("architecture", folder.model_type);
+  value.set("classes", json::Array(folder.architectures.begin(), folder.architectures.end()));
+  value.set("transformers_version", folder.transformers_version);
+  value.set("context", known_size(folder.context));
+  value.set("vocabulary", known_size(folder.vocabulary));
+  value.set("layers", known_size(folder.num_layers));
+  value.set("width", known_size(folder.width));
+  value.set("other_models", json::Array(folder.other_models.begin(), folder.other_models.end()));
+  value.set("parameters", folder.num_parameters);
+  value.set("weights", types_json(folder.tensors_by_type, &HfTypeTotal::num_tensors));
+  json::Array files;
+  for (const HfFileDescription& file : folder.files) {
+    json::Value entry;
+    entry.set("name", file.name);
+    entry.set("tensors", file.num_tensors);
+    entry.set("bytes", file.bytes);
+    files.push_back(std::move(entry));
+  }
+  value.set("files", std::move(files));
+  json::Value tokenizer;
+  if (folder.tokenizer_bytes > 0) {
+    tokenizer.set("class", folder.tokenizer_class);
+    tokenizer.set("bytes", folder.tokenizer_bytes);
+  }
+  value.set("tokenizer", std::move(tokenizer));
+  value.set("bos", token_json(folder.bos));
+  value.set("eos", token_json(folder.eos));
+  value.set("pad", token_json(folder.pad));
+  value.set("eos_ids", json::Array(folder.eos_ids.begin(), folder.eos_ids.end()));
+  value.set("chat_template", !folder.chat_templates.empty());
+  value.set("chat_templates",
+            json::Array(folder.chat_templates.begin(), folder.chat_templates.end()));
+  return value;
+}
+
+json::Array tensors_json(const HfDescription& folder) {
+  json::Array tensors;
+  for (const HfTensorDescription& tensor : folder.tensors) {
+    json::Value entry;
+    entry.set("name", tensor.name);
+    entry.set("type", tensor.type);
+    entry.set("shape", json::Array(tensor.shape.begin(), tensor.shape.end()));
+    entry.set("bytes", tensor.bytes);
+    entry.set("file", tensor.file);
     tensors.push_back(std::move(entry));
   }
   return tensors;
@@ -165,6 +231,10 @@ class InspectVerb final : public Verb {
 
  private:
   int inspect_gguf(Console& console) const;
+  int inspect_folder(Console& console) const;
+  int refuse_verify(Console& console) const;
+  template <typename Description>
+  int show(const Description& description, json::Value value, Console& console) const;
   int inspect_program(Console& console) const;
 
   std::string file_;
@@ -181,19 +251,33 @@ void InspectVerb::declare(CommandLine& line) {
   line.flag("--verify", verify_, "read every weight and compare its hash");
 }
 
-int InspectVerb::inspect_gguf(Console& console) const {
-  if (verify_) {
-    return console.error(
-        invalid_argument("--verify", "expected a .chorus program: a GGUF file holds no hashes"),
-        kUsage);
-  }
-  const auto file = GgufFile::open(file_);
-  if (!file.ok()) return console.error(file.status(), kBadModel);
-  const GgufDescription description = describe(*file);
-  json::Value value = gguf_json(description);
+int InspectVerb::refuse_verify(Console& console) const {
+  return console.error(
+      invalid_argument("--verify", "expected a .chorus program: a checkpoint holds no hashes"),
+      kUsage);
+}
+
+template <typename Description>
+int InspectVerb::show(const Description& description, json::Value value, Console& console) const {
   if (tensors_) value.set("tensors", tensors_json(description));
   print(value, console);
   return kDone;
+}
+
+int InspectVerb::inspect_gguf(Console& console) const {
+  if (verify_) return refuse_verify(console);
+  const auto file = GgufFile::open(file_);
+  if (!file.ok()) return console.error(file.status(), kBadModel);
+  const GgufDescription description = describe(*file);
+  return show(description, gguf_json(description), console);
+}
+
+int InspectVerb::inspect_folder(Console& console) const {
+  if (verify_) return refuse_verify(console);
+  const auto folder = HfFolder::open(file_);
+  if (!folder.ok()) return console.error(folder.status(), kBadModel);
+  const HfDescription description = describe(*folder);
+  return show(description, folder_json(description), console);
 }
 
 int InspectVerb::inspect_program(Console& console) const {
@@ -221,8 +305,11 @@ int InspectVerb::inspect_program(Console& console) const {
 }
 
 int InspectVerb::run(Console& console, Interrupt& /*interrupt*/) {
-  const bool as_gguf = is_gguf_file(file_) && !graph_;
-  return as_gguf ? inspect_gguf(console) : inspect_program(console);
+  std::error_code error;
+  // A checkpoint has no graph until it is exported.
+  if (graph_) return inspect_program(console);
+  if (std::filesystem::is_directory(file_, error)) return inspect_folder(console);
+  return is_gguf_file(file_) ? inspect_gguf(console) : inspect_program(console);
 }
 
 }  // namespace

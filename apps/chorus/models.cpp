@@ -81,7 +81,7 @@ Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int
   }
   if (status.field() == "header" || status.field() == "header.magic") {
     status = Status(status.code(), status.field(),
-                    "expected " + std::string(kModelKinds) + ", found neither in " + path);
+                    "expected " + std::string(kModelKinds) + ", found none of them in " + path);
   }
   if (status.field() == "context") {
     return {nullptr, console.error(Status(status.code(), "--context", status.message()), kUsage)};

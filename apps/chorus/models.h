@@ -19,7 +19,8 @@ struct Opened {
 };
 
 // What MODEL may be, for help and for the error of a missing one.
-inline constexpr const char* kModelKinds = "a .chorus program or a .gguf file";
+inline constexpr const char* kModelKinds =
+    "a .chorus program, a .gguf file or a Hugging Face folder";
 
 bool is_gguf_file(const std::string& path);
 

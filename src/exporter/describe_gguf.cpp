@@ -22,6 +22,7 @@ GgufDescription describe(const GgufFile& file) {
   description.architecture = shown_text(file, "general.architecture");
   description.name = shown_text(file, "general.name");
   description.num_values = std::ssize(file.values());
+  description.num_parts = file.num_parts();
   description.tokenizer_model = shown_text(file, "tokenizer.ggml.model");
   description.tokenizer_pre = shown_text(file, "tokenizer.ggml.pre");
   description.has_chat_template = file.find("tokenizer.chat_template") != nullptr;

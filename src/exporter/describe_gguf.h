@@ -29,6 +29,7 @@ struct GgufDescription {
   std::string name;
   int64_t num_parameters = 0;
   int64_t num_values = 0;                      // metadata
+  int64_t num_parts = 1;                       // files
   std::vector<GgufTypeTotal> tensors_by_type;  // most bytes first
   std::vector<GgufTensorDescription> tensors;  // in the order of the file
   std::string tokenizer_model;                 // empty: none

@@ -104,8 +104,21 @@ Result<HfFolder> HfFolder::open(const std::string& path) {
   CHORUS_ASSIGN_OR_RETURN(const HfTexts texts, read_texts(path));
   CHORUS_ASSIGN_OR_RETURN(folder.settings_, parse_hf_settings(texts));
   CHORUS_ASSIGN_OR_RETURN(auto tokenizer, map_file(path, "tokenizer.json"));
-  if (tokenizer) folder.tokenizer_json_ = std::move(*tokenizer);
+  if (tokenizer) folder.tokenizer_map_ = std::move(*tokenizer);
+  folder.tokenizer_json_ = folder.tokenizer_map_.bytes();
   CHORUS_RETURN_IF_ERROR(folder.open_weights(path));
+  folder.list_tensors();
+  return folder;
+}
+
+Result<HfFolder> HfFolder::parse(const HfTexts& texts, std::span<const std::byte> weights,
+                                 std::span<const std::byte> tokenizer_json) {
+  HfFolder folder;
+  CHORUS_ASSIGN_OR_RETURN(folder.settings_, parse_hf_settings(texts));
+  folder.tokenizer_json_ = tokenizer_json;
+  folder.file_names_ = {kWeightFile};
+  CHORUS_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::parse(weights));
+  folder.files_.push_back(std::move(file));
   folder.list_tensors();
   return folder;
 }

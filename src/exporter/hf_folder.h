@@ -29,12 +29,15 @@ class HfFolder {
   // the member's or tensor's, as field; kUnimplemented for a folder whose weights are PyTorch's
   // .bin files.
   static Result<HfFolder> open(const std::string& path);
+  // The same of contents, with one weight file. The bytes must outlive the result.
+  static Result<HfFolder> parse(const HfTexts& texts, std::span<const std::byte> weights,
+                                std::span<const std::byte> tokenizer_json = {});
 
   const HfSettings& settings() const { return settings_; }
   // An object; HfConfig reads it.
   const json::Value& config() const { return settings_.config; }
   // tokenizer.json as it is, unparsed; empty when there is none.
-  std::span<const std::byte> tokenizer_json() const { return tokenizer_json_.bytes(); }
+  std::span<const std::byte> tokenizer_json() const { return tokenizer_json_; }
 
   // The weight files, by name; tensors()[i] of each is in the order of its header.
   const std::vector<std::string>& file_names() const { return file_names_; }
@@ -51,7 +54,8 @@ class HfFolder {
   void list_tensors();
 
   HfSettings settings_;
-  MemoryMap tokenizer_json_;
+  MemoryMap tokenizer_map_;  // empty for parse()
+  std::span<const std::byte> tokenizer_json_;
   std::vector<std::string> file_names_;
   std::vector<SafetensorsFile> files_;
   std::vector<const SafetensorsTensor*> tensors_;

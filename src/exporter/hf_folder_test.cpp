@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "exporter/describe_hf.h"
+#include "exporter/export.h"
 #include "exporter/hf_index.h"
 #include "exporter/testing/safetensors_writer.h"
 #include "exporter/testing/temporary_folder.h"
+#include "exporter/testing/tiny_hf_folder.h"
 
 namespace chorus {
 namespace {
@@ -83,6 +86,54 @@ TEST(HfFolder, ReadsShardsAndMoves) {
   ASSERT_EQ(moved.tensors().size(), 3u);
   EXPECT_EQ(moved.tensors()[2], c);
   EXPECT_EQ(c->data.size(), 12u);
+}
+
+TEST(HfFolder, ContentsAreReadAsFilesAre) {
+  const SafetensorsWriter weights = tiny_safetensors();
+  const auto bytes = weights.finish();
+  const auto folder = HfFolder::parse({.config = kTinyHfConfig}, bytes);
+  ASSERT_TRUE(folder.ok()) << folder.status().to_string();
+  EXPECT_EQ(folder->tensors().size(), weights.tensors.size());
+  const auto image = export_folder(*folder);
+  EXPECT_TRUE(image.ok()) << image.status().to_string();
+  EXPECT_EQ(HfFolder::parse({.config = "3"}, bytes).status().field(), "config.json");
+  EXPECT_EQ(HfFolder::parse({.config = "{}"}, {}).status().field(), "header.length");
+}
+
+TEST(HfFolder, IsDescribed) {
+  SafetensorsWriter weights = tiny_safetensors();
+  weights.add("later", "F12_NEW", {INT32_MAX, INT32_MAX}, SafetensorsWriter::Bytes(7));
+  const auto bytes = weights.finish();
+  HfTexts texts;
+  texts.config = R"({"model_type": "big", "architectures": ["BigModel", "a\u0007"],
+      "vision_config": {}, "quantization_config": {},
+      "text_config": {"hidden_size": 32, "num_hidden_layers": 1}})";
+  texts.tokenizer_config = R"({"tokenizer_class": "T", "bos_token": "<s>", "eos_token": "\u0007",
+      "chat_template": [{"name": "tool_use", "template": "x"}]})";
+  const std::string tokenizer = "{}";
+  const auto folder = HfFolder::parse(texts, bytes, std::as_bytes(std::span(tokenizer)));
+  ASSERT_TRUE(folder.ok()) << folder.status().to_string();
+  const HfDescription d = describe(*folder);
+  EXPECT_EQ(d.model_type, "big");
+  EXPECT_EQ(d.architectures, (std::vector<std::string>{"BigModel", ""}));
+  EXPECT_EQ(d.other_models, std::vector<std::string>{"vision_config"});
+  EXPECT_EQ(d.width, 32);
+  EXPECT_EQ(d.num_layers, 1);
+  EXPECT_EQ(d.context, -1);
+  EXPECT_EQ(d.num_parameters, 9952 + int64_t{INT32_MAX} * INT32_MAX);
+  ASSERT_EQ(d.tensors_by_type.size(), 2u);
+  EXPECT_EQ(d.tensors_by_type[0].type, "F32");
+  EXPECT_EQ(d.tensors_by_type[0].num_tensors, 11);
+  EXPECT_EQ(d.tensors_by_type[0].bytes, 9952u * 4);
+  EXPECT_EQ(d.tensors_by_type[1].bytes, 7u);
+  ASSERT_EQ(d.files.size(), 1u);
+  EXPECT_EQ(d.files[0].num_tensors, 12);
+  EXPECT_EQ(d.tensors[11].file, "model.safetensors");
+  EXPECT_EQ(d.tokenizer_bytes, 2u);
+  EXPECT_EQ(d.tokenizer_class, "T");
+  EXPECT_EQ(d.bos.text, "<s>");
+  EXPECT_EQ(d.eos.text, "");
+  EXPECT_EQ(d.chat_templates, std::vector<std::string>{"tool_use"});
 }
 
 // As the caches of the hub have it.

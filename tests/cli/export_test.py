@@ -2,6 +2,7 @@
 """`chorus export` and `chorus inspect`."""
 
 import os
+import json
 import pathlib
 import resource
 import signal
@@ -204,6 +205,37 @@ class InspectTest(CliTest):
         described = self.inspect(MIXED)
         self.assertEqual("llama", described["architecture"])
         self.expect(0, "inspect", MIXED, "--tensors")
+
+    def test_a_folder(self):
+        """Against the files' own JSON, read here."""
+        folder = support.GOLDEN / "folders" / "gemma3_vision"
+        content = (folder / "model.safetensors").read_bytes()
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header.pop("__metadata__", None)
+        config = json.loads((folder / "config.json").read_text())
+        described = self.inspect(folder, "--tensors")
+        self.assertEqual(config["model_type"], described["architecture"])
+        self.assertEqual(config["text_config"]["hidden_size"], described["width"])
+        self.assertEqual(config["text_config"]["vocab_size"], described["vocabulary"])
+        self.assertEqual(["vision_config"], described["other_models"])
+        self.assertIsNone(described["tokenizer"])
+        self.assertEqual([config["text_config"]["eos_token_id"]], described["eos_ids"])
+        tensors = {each["name"]: each for each in described["tensors"]}
+        self.assertEqual(header.keys(), tensors.keys())
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            self.assertEqual(
+                {
+                    "name": name,
+                    "type": entry["dtype"],
+                    "shape": entry["shape"],
+                    "bytes": end - begin,
+                    "file": "model.safetensors",
+                },
+                tensors[name],
+            )
+        self.expect(2, "inspect", folder, "--verify")
+        self.assertIn("BF16", self.expect(0, "inspect", folder).out.decode())
 
     def test_tensors(self):
         self.expect(0, "export", TIED, "-o", self.program, "--quiet")
