@@ -12,13 +12,6 @@ namespace {
 constexpr size_t kHelpColumn = 30;
 constexpr size_t kHelpWidth = 100;
 
-// Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentFlags = {"--quantize"};
-
-bool is_absent(const std::string& name) {
-  return std::find(kAbsentFlags.begin(), kAbsentFlags.end(), name) != kAbsentFlags.end();
-}
-
 // "-5" and "- item" are texts, not flags.
 bool is_flag(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return false;
@@ -62,7 +55,6 @@ std::span<const std::string> before_separator(std::span<const std::string> words
 Status misplaced_flag(const std::string& word) {
   const std::string name =
       word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
-  if (is_absent(name)) return unimplemented(name, "not offered by this version");
   return invalid_argument(name, "expected a verb before the flags" +
                                     suggestion(name, {"--help", "--version"}) +
                                     " (chorus --help lists the verbs)");
@@ -120,7 +112,6 @@ CommandLine::Word CommandLine::split(const std::string& word) {
 }
 
 Status CommandLine::unknown(const Word& word) const {
-  if (is_absent(word.name)) return unimplemented(word.name, "not offered by this version");
   std::vector<std::string> names;
   for (const Flag& flag : flags_) names.insert(names.end(), flag.names.begin(), flag.names.end());
   const std::string hint =

@@ -3,11 +3,13 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "arguments.h"
 #include "method_flags.h"
 #include "models.h"
 #include "program/rewrite.h"
+#include "quantize_flag.h"
 #include "verbs.h"
 
 namespace chorus::cli {
@@ -27,11 +29,13 @@ class ExportVerb final : public Verb {
   int run(Console& console, Interrupt& interrupt) override;
 
  private:
+  Opened<std::shared_ptr<const Program>> open_source(Console& console);
   Status check_source(const Program& source);
   Status write(const Program& source, Interrupt& interrupt) const;
   void print(const Program& program, double seconds, Console& console) const;
 
   MethodFlags method_flags_;
+  QuantizeFlag quantize_flag_;
   std::vector<Method> methods_;  // empty: the source's
   std::string model_, output_, context_text_;
   int32_t context_ = 0;  // 0: the model's
@@ -45,12 +49,14 @@ void ExportVerb::declare(CommandLine& line) {
   line.flag("-o,--output", output_, "FILE", "the .chorus file to write");
   line.flag("--context", context_text_, "N", "longest session in tokens (default: the model's)");
   method_flags_.declare(line);
+  quantize_flag_.declare(line);
 }
 
 Status ExportVerb::parse() {
   if (output_.empty()) return invalid_argument("-o", "expected the file to write");
   CHORUS_RETURN_IF_ERROR(check_not_same("-o", output_, model_));
   CHORUS_RETURN_IF_ERROR(method_flags_.parse());
+  CHORUS_RETURN_IF_ERROR(quantize_flag_.parse());
   if (context_text_.empty()) return Status();
   CHORUS_ASSIGN_OR_RETURN(const int64_t context,
                           parse_count("--context", context_text_, 1, 1 << 30));
@@ -66,13 +72,30 @@ void ExportVerb::print(const Program& program, double seconds, Console& console)
     for (const auto& [name, member] : model.as_object()) line.set(name, member);
     line.set("bytes", static_cast<uint64_t>(program.image().size()));
     line.set("seconds", seconds);
+    if (quantize_flag_.type()) line.set("quantized", quantize_flag_.json());
     console.line(line);
     return;
   }
   char text[64];
   std::snprintf(text, sizeof text, ": %.1f MB in %.2f s\n",
                 static_cast<double>(program.image().size()) / 1e6, seconds);
-  console.text(output_ + text + description_text(program));
+  console.text(output_ + text + description_text(program) + quantize_flag_.text());
+}
+
+Opened<std::shared_ptr<const Program>> ExportVerb::open_source(Console& console) {
+  if (!quantize_flag_.type()) return open_program(model_, context_, console);
+  if (!is_checkpoint(model_)) {
+    auto program = open_program(model_, context_, console);
+    if (!program.ok()) return program;
+    const Status refused =
+        unimplemented("--quantize", "expected a checkpoint, found a program, whose weights stay");
+    return {nullptr, console.error(refused, kUsage)};
+  }
+  ExportOptions options;
+  options.context = context_;
+  options.quantize = quantize_flag_.type();
+  options.report = quantize_flag_.collector();
+  return export_checkpoint(model_, std::move(options), console);
 }
 
 // What is asked of the source's methods and context, with the flag as field.
@@ -104,7 +127,7 @@ int ExportVerb::run(Console& console, Interrupt& interrupt) {
     const auto methods = method_flags_.apply(forward_method(kDefaultMaxStep));
     if (!methods.ok()) return console.error(methods.status(), kUsage);
   }
-  const auto source = open_program(model_, context_, console);
+  const auto source = open_source(console);
   if (!source.ok()) return source.exit_code;
   const Status wanted = check_source(*source.value);
   if (!wanted.ok()) return console.error(wanted, kUsage);

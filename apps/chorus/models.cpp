@@ -52,6 +52,31 @@ Status with_flags(const Status& status) {
   return Status(status.code(), std::move(field), std::move(message));
 }
 
+void show_export(double share, Console& console) {
+  char text[64];
+  std::snprintf(text, sizeof text, "exporting in memory: %3.0f %%", 100 * share);
+  console.progress(text);
+}
+
+// The program, or its error reported.
+Opened<std::shared_ptr<const Program>> opened(Result<std::shared_ptr<const Program>> program,
+                                              const std::string& path, Console& console) {
+  console.progress("");
+  if (program.ok()) return {std::move(program).value(), kDone};
+  Status status = program.status();
+  if (status.code() == Code::kNotFound) {
+    status = not_found(path, "no such model" + suggest_files(path));
+  }
+  if (status.field() == "header" || status.field() == "header.magic") {
+    status = Status(status.code(), status.field(),
+                    "expected " + std::string(kModelKinds) + ", found none of them in " + path);
+  }
+  if (status.field() == "context") {
+    return {nullptr, console.error(Status(status.code(), "--context", status.message()), kUsage)};
+  }
+  return {nullptr, console.error(status, kBadModel)};
+}
+
 }  // namespace
 
 bool is_gguf_file(const std::string& path) {
@@ -67,26 +92,18 @@ Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int
                                                     Console& console) {
   ModelOptions options;
   options.context = context;
-  options.progress = [&console](double share) {
-    char text[64];
-    std::snprintf(text, sizeof text, "exporting in memory: %3.0f %%", 100 * share);
-    console.progress(text);
+  options.progress = [&console](double share) { show_export(share, console); };
+  return opened(load_program(path, options), path, console);
+}
+
+Opened<std::shared_ptr<const Program>> export_checkpoint(const std::string& path,
+                                                         ExportOptions options, Console& console) {
+  options.progress = [&console](uint64_t done, uint64_t total) {
+    show_export(static_cast<double>(done) / static_cast<double>(total), console);
   };
-  auto program = load_program(path, options);
-  console.progress("");
-  if (program.ok()) return {std::move(program).value(), kDone};
-  Status status = program.status();
-  if (status.code() == Code::kNotFound) {
-    status = not_found(path, "no such model" + suggest_files(path));
-  }
-  if (status.field() == "header" || status.field() == "header.magic") {
-    status = Status(status.code(), status.field(),
-                    "expected " + std::string(kModelKinds) + ", found none of them in " + path);
-  }
-  if (status.field() == "context") {
-    return {nullptr, console.error(Status(status.code(), "--context", status.message()), kUsage)};
-  }
-  return {nullptr, console.error(status, kBadModel)};
+  auto program = export_program(path, options);
+  if (!program.ok()) return opened(program.status(), path, console);
+  return opened(std::make_shared<const Program>(std::move(program).value()), path, console);
 }
 
 Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> program,

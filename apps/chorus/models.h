@@ -7,6 +7,7 @@
 #include "chorus/engine.h"
 #include "chorus/model.h"
 #include "console.h"
+#include "exporter/export.h"
 
 namespace chorus::cli {
 
@@ -28,6 +29,10 @@ bool is_gguf_file(const std::string& path);
 // file's are suggested.
 Opened<std::shared_ptr<const Program>> open_program(const std::string& path, int32_t context,
                                                     Console& console);
+
+// The program of a checkpoint, exported in memory as `options` say, with progress.
+Opened<std::shared_ptr<const Program>> export_checkpoint(const std::string& path,
+                                                         ExportOptions options, Console& console);
 
 Opened<std::unique_ptr<Engine>> open_engine(std::shared_ptr<const Program> program,
                                             const EngineOptions& options, const Clock& clock,

@@ -56,6 +56,38 @@ class ExportTest(CliTest):
         done = self.run_json(program, "a" * 150, "--max-tokens", "2", code=1)
         self.assertEqual("error", done.results()[0]["finish_reason"])
 
+    def test_quantize(self):
+        path = self.folder / "small.chorus"
+        done = self.expect(0, "export", TIED, "-o", path, "--quantize", "q4_0", "--json")
+        (line,) = done.json_lines()
+        changed = {tensor["name"]: tensor for tensor in line["quantized"]}
+        self.assertIn("token_embd.weight", changed)
+        for tensor in changed.values():
+            self.assertEqual("q4_0", tensor["to"])
+            self.assertLess(0, tensor["relative_error"])
+            self.assertLess(tensor["relative_error"], 0.2)
+        self.assertLess(path.stat().st_size, self.export(TIED).stat().st_size)
+        text = self.expect(0, "inspect", path, "--tensors").out.decode().lower()
+        self.assertNotIn("q8_0", text)
+        self.run_json(path, "abc", "--max-tokens", "4")
+        done = self.expect(0, "export", TIED, "-o", path, "--quantize", "q4_0")
+        self.assertIn("relative error", done.out.decode())
+        # Rows of 40 or 56 values have no blocks of 32: they stay as they are.
+        (line,) = self.expect(
+            0, "export", FLOAT, "-o", path, "--quantize", "q8_0", "--json"
+        ).json_lines()
+        self.assertEqual(
+            {"blk.0.attn_output.weight", "blk.1.attn_output.weight"},
+            {tensor["name"] for tensor in line["quantized"]},
+        )
+
+    def test_a_program_is_not_quantized(self):
+        program = self.export(TIED)
+        done = self.expect(
+            2, "export", program, "-o", self.folder / "b.chorus", "--quantize", "q4_0", "--json"
+        )
+        self.assert_error_line(done, "--quantize")
+
     def test_says_what_it_wrote(self):
         done = self.expect(0, "export", TIED, "-o", self.folder / "out.chorus")
         self.assertIn("forward", done.out.decode() + done.err)
