@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@ class Descriptor {
 Status file_error(const std::string& path, const char* action) {
   const int error = errno;
   const std::string message = std::string(action) + ": " + std::strerror(error);
+  if (path.empty()) return invalid_argument("path", "expected the name of a file, found none");
   if (error == ENOENT || error == ENOTDIR) return not_found(path, message);
   if (error == ENOSPC || error == EDQUOT) return resource_exhausted(path, message);
   return invalid_argument(path, message);
@@ -52,6 +54,48 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
   return Status();
+}
+
+// What a path names once symbolic links are followed, also where the last one names nothing yet.
+Result<std::string> follow_links(const std::string& path) {
+  constexpr int kMostLinks = 40;
+  std::filesystem::path target = path;
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_symlink(std::filesystem::symlink_status(target, error)))
+      return target.string();
+    const auto next = std::filesystem::read_symlink(target, error);
+    if (error) return invalid_argument(path, "cannot read the link: " + error.message());
+    target = target.parent_path() / next;
+  }
+  return invalid_argument(path, "expected fewer than " + std::to_string(kMostLinks) +
+                                    " symbolic links behind each other");
+}
+
+struct TemporaryFile {
+  int fd = -1;  // the caller's
+  std::string name;
+  std::string target;  // what it is to become
+};
+
+// A new file in the folder of what `path` names.
+Result<TemporaryFile> create_beside(const std::string& path) {
+  if (path.empty()) return invalid_argument("path", "expected the name of a file, found none");
+  TemporaryFile file;
+  CHORUS_ASSIGN_OR_RETURN(file.target, follow_links(path));
+  struct stat info = {};
+  if (::stat(file.target.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return invalid_argument(path, "expected a regular file or a new one");
+  }
+  constexpr int kMostAtOnce = 1000;
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    file.name = file.target + ".tmp" + std::to_string(::getpid());
+    if (i > 0) file.name += "." + std::to_string(i);
+    file.fd = ::open(file.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file.fd >= 0) return file;
+    if (errno != EEXIST) break;
+  }
+  return file_error(path, "cannot create");
 }
 
 }  // namespace
@@ -84,16 +128,10 @@ MemoryMap::~MemoryMap() {
 Status write_file_atomically(const std::string& path,
                              std::span<const std::span<const std::byte>> parts,
                              const std::function<bool()>& stop) {
-  struct stat info = {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return invalid_argument(path, "expected a regular file or a new one");
-  }
-  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+  CHORUS_ASSIGN_OR_RETURN(const TemporaryFile temporary, create_beside(path));
   Status status;
   {
-    const Descriptor file(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) return file_error(path, "cannot create");
+    const Descriptor file(temporary.fd);
     for (const auto part : parts) {
       status = write_all(file.get(), part, path, stop);
       if (!status.ok()) break;
@@ -101,11 +139,18 @@ Status write_file_atomically(const std::string& path,
     if (status.ok() && ::fsync(file.get()) != 0) status = file_error(path, "cannot write");
     if (status.ok()) status = check_stop(stop, path);
   }
-  if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (status.ok() && ::rename(temporary.name.c_str(), temporary.target.c_str()) != 0) {
     status = file_error(path, "cannot rename");
   }
-  if (!status.ok()) ::unlink(temporary.c_str());
+  if (!status.ok()) ::unlink(temporary.name.c_str());
   return status;
+}
+
+Status check_writable(const std::string& path) {
+  CHORUS_ASSIGN_OR_RETURN(const TemporaryFile temporary, create_beside(path));
+  ::close(temporary.fd);
+  ::unlink(temporary.name.c_str());
+  return Status();
 }
 
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {

@@ -36,12 +36,18 @@ class MemoryMap {
 };
 
 // Writes `parts` one after the other to a temporary file beside `path`, makes it durable, and
-// renames it to `path`: a reader sees the old file or the whole new one. On failure `path` is
-// untouched and the temporary file removed. `stop` may be empty; it is asked every few megabytes,
-// and its yes ends the writing with kCancelled.
+// renames it to `path`: a reader sees the old file or the whole new one, also where several write
+// to one path at once (the last to be done stays). A symbolic link is followed: what it names is
+// replaced. On failure `path` is untouched and the temporary file removed. `stop` may be empty; it
+// is asked every few megabytes, and its yes ends the writing with kCancelled.
+// Errors: kInvalidArgument, kNotFound, kResourceExhausted, with field `path`. Thread: any.
 Status write_file_atomically(const std::string& path,
                              std::span<const std::span<const std::byte>> parts,
                              const std::function<bool()>& stop = {});
+
+// Whether write_file_atomically could begin: for errors that are better known before the work than
+// after it. Leaves nothing behind. Errors: as there.
+Status check_writable(const std::string& path);
 
 // The whole of a file as text. For small files; `max_bytes` is refused as kInvalidArgument when
 // exceeded.

@@ -1,10 +1,12 @@
 #include "base/memory_map.h"
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <thread>
 #include <vector>
 
 namespace chorus {
@@ -81,6 +83,64 @@ TEST(WriteFileAtomically, FailureLeavesTheTarget) {
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   EXPECT_EQ(write_file_atomically(temporary_path("chorus_no_folder/x"), parts).code(),
             Code::kNotFound);
+}
+
+TEST(WriteFileAtomically, ManyToOnePathLeaveOneWholeFile) {
+  const std::string folder = temporary_path("chorus_write_together");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/out";
+  std::atomic<int> num_failed = 0;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&, i] {
+      const std::string text(size_t{300'000} + static_cast<size_t>(i), static_cast<char>('a' + i));
+      const std::vector<std::span<const std::byte>> parts = {as_bytes(text)};
+      for (int round = 0; round < 20; ++round) {
+        if (!write_file_atomically(path, parts).ok()) ++num_failed;
+        const auto found = read_text_file(path, 1 << 20);
+        if (!found.ok() || found->find_first_not_of(found->front()) != std::string::npos ||
+            found->size() != size_t{300'000} + static_cast<size_t>(found->front() - 'a'))
+          ++num_failed;
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(num_failed, 0);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.exists();
+  EXPECT_EQ(files, 1);
+}
+
+TEST(WriteFileAtomically, FollowsLinks) {
+  const std::string folder = temporary_path("chorus_write_links");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/inside");
+  const std::string path = folder + "/link";
+  std::filesystem::create_symlink("inside/second", path);
+  std::filesystem::create_symlink("file", folder + "/inside/second");
+  const std::string a = "abc";
+  const std::vector<std::span<const std::byte>> parts = {as_bytes(a)};
+  for (int i = 0; i < 2; ++i) {  // a new file, and an old one
+    ASSERT_TRUE(write_file_atomically(path, parts).ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(path));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder + "/inside/second"));
+    EXPECT_EQ(read_text_file(folder + "/inside/file", 100).value(), "abc");
+  }
+  std::filesystem::create_symlink("circle", folder + "/circle");
+  EXPECT_EQ(write_file_atomically(folder + "/circle", parts).code(), Code::kInvalidArgument);
+}
+
+TEST(WriteFileAtomically, CanBeAskedForBefore) {
+  const std::string folder = temporary_path("chorus_write_before");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  EXPECT_TRUE(check_writable(folder + "/out").ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  EXPECT_EQ(check_writable(folder).code(), Code::kInvalidArgument);
+  EXPECT_EQ(check_writable(folder + "/none/out").code(), Code::kNotFound);
+  EXPECT_EQ(check_writable("").field(), "path");
+  EXPECT_EQ(check_writable("/dev/null").code(), Code::kInvalidArgument);
 }
 
 TEST(WriteFileAtomically, StoppedItLeavesTheTargetAndNothingBeside) {
