@@ -114,8 +114,8 @@ Status SessionExecutor::read_extent(ByteSource& source, Position& length,
   return {};
 }
 
-Result<SessionId> SessionExecutor::load(const SessionOptions& options,
-                                        std::span<const TokenId> tokens, ByteSource& source) {
+Result<SessionId> SessionExecutor::load(const SessionOptions& options, std::span<const TokenId>,
+                                        ByteSource& source) {
   Position length = 0;
   std::vector<Position> first_positions;
   CHORUS_RETURN_IF_ERROR(read_extent(source, length, first_positions));
@@ -134,8 +134,6 @@ Result<SessionId> SessionExecutor::load(const SessionOptions& options,
     close(session);
     return status;
   }
-  if (tokens.size() >= static_cast<size_t>(length))
-    sessions_->start_indexing(session, tokens.first(static_cast<size_t>(length)));
   return session;
 }
 

@@ -178,14 +178,6 @@ Result<SessionId> SessionTable::restore(const SessionOptions& options, Position 
   return insert(sequence, options, false);
 }
 
-void SessionTable::start_indexing(SessionId session, std::span<const TokenId> tokens) {
-  const int32_t slot = find(session);
-  CHORUS_CHECK(slot >= 0);
-  if (!at(slot).options.indexed) return;
-  books_->start_indexing(at(slot).sequence, at(slot).key, tokens);
-  at(slot).is_indexed = true;
-}
-
 bool SessionTable::can_rewind(SessionId session, Position length) const {
   const int32_t slot = find(session);
   return slot >= 0 && books_->can_rewind(at(slot).sequence, length);

@@ -91,13 +91,12 @@ class SessionTable {
   int64_t releasable_blocks(SessionId session) const;
   int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const;
   Result<SequenceId> sequence_of(SessionId session) const;
-  // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. It is not
-  // indexed. Errors as open; kResourceExhausted (field kv_blocks).
+  // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. Neither it
+  // nor its clones are indexed, whatever its options say, before attach_prefix finds it empty:
+  // nobody else is to see what somebody has brought along. Errors as open; kResourceExhausted
+  // (field kv_blocks).
   Result<SessionId> restore(const SessionOptions& options, Position length,
                             std::span<const Position> first_positions);
-  // Indexes a restored session, once its bytes are there, if its options say so. Requires:
-  // length(session) tokens, its own; an open session that is not indexed.
-  void start_indexing(SessionId session, std::span<const TokenId> tokens);
   // Whether the session can be made `length` tokens long, by truncate, by a rewinding input or in a
   // clone: not when a window has left behind what the next token would see. False for unknown ones.
   bool can_rewind(SessionId session, Position length) const;

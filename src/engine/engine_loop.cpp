@@ -122,6 +122,7 @@ void EngineLoop::handle(CloneCommand& command) {
   record.id = *cloned;
   record.options = source->options;
   by_id_[record.id] = &record;
+  record.was_loaded = shared > 0 && source->was_loaded;
   record.context.assign(source->context.begin(), source->context.begin() + command.upto);
   record.executor_length = shared;
   record.computed = std::min(command.upto, source->computed);
@@ -217,6 +218,7 @@ void EngineLoop::handle(ResumeCommand& command) {
   if (record->live->is_running) submit_decode(*record);
 }
 
+  if (length == 0) record.was_loaded = false;
 void EngineLoop::set_executor_length(SessionRecord& record, Position length) {
   record.executor_length = length;
   record.attached = 0;

@@ -66,7 +66,7 @@ bool EngineLoop::can_lead(const SessionRecord& other, const SessionRecord& recor
   return &other != &record && other.live->leader.session == 0 &&
          other.executor_length < other.live->tokens_end() &&
          other.executor_length >= record.executor_length && other.options.indexed &&
-         other.options.adapter == record.options.adapter &&
+         !other.was_loaded && other.options.adapter == record.options.adapter &&
          other.options.salt == record.options.salt;
 }
 

@@ -113,3 +113,4 @@ void EngineLoop::handle(LoadCommand& command) {
 }
 
 }  // namespace chorus
+  record.was_loaded = true;

@@ -187,6 +187,42 @@ TEST(PrefixReuse, ASaltKeepsSessionsApart) {
   EXPECT_EQ(second_handle.metrics().cached_tokens, 0);
 }
 
+// Nobody else sees the KV that a file has brought, nor what was computed after it.
+TEST(PrefixReuse, WhatAFileBringsIsItsOwn) {
+  const Tokens prompt = text(1, 50);
+  const Tokens next = text(2, 40);
+  SavedSession forged;
+  Seen expected;
+  {
+    ModuleEngine engine(16, 64, 4, {}, {}, 512, 0);
+    Session session = engine.open();
+    see(*session.generate(prompt, kOptions), expected);
+    forged = session.save().value();
+    see(*session.generate(next, kOptions), expected);
+  }
+  const Tokens history = forged.tokens + next;
+  for (size_t i = forged.kv.size() / 2; i < forged.kv.size(); ++i) forged.kv[i] ^= std::byte{0x15};
+  ModuleEngine engine(16, 64, 4, {}, {}, 512, 0);
+  Session loaded = engine.runner->load(forged).value();
+  Session fork = loaded.clone(loaded.position()).value();
+  for (Session* session : {&loaded, &fork}) {
+    Seen seen;
+    see(*session->generate(next, kOptions), seen);
+    EXPECT_FALSE(seen == expected) << "the forgery must be felt to be kept away";
+  }
+  Session honest = engine.open();
+  Seen seen;
+  see(*honest.generate(prompt, kOptions), seen);
+  see(*honest.generate(next, kOptions), seen);
+  EXPECT_TRUE(seen == expected);
+  EXPECT_EQ(engine.runner->metrics().cached_tokens, 0);
+  // What it computes once it has let go of the file's is as good as anybody's.
+  ASSERT_TRUE(loaded.rewind(0).ok());
+  see(*loaded.generate(text(3, 50), kOptions), seen);
+  run(engine, text(3, 50));
+  EXPECT_EQ(engine.runner->metrics().cached_tokens, 48);
+}
+
 // An idle session that lost its blocks finds those that nobody needed.
 TEST(PrefixReuse, AnEvictedSessionTakesBackWhatIsLeft) {
   ModuleEngine engine(16, 8, 4, {}, {}, 512, 0);

@@ -72,8 +72,9 @@ struct SessionRecord {
   // Not 0: that many were taken from the prefix index, it holds no others, and they may be tokens
   // of the prompt of the live generation that are not yet context.
   Position attached = 0;
-  Position computed = 0;   // of the context, tokens whose KV was ever computed
-  uint64_t last_used = 0;  // counts ends of generations, clones and rewinds
+  bool was_loaded = false;  // what the executor holds descends from a file, and is in no index
+  Position computed = 0;    // of the context, tokens whose KV was ever computed
+  uint64_t last_used = 0;   // counts ends of generations, clones and rewinds
   std::optional<LiveGeneration> live;
   EndedGeneration ended;
 

@@ -173,9 +173,6 @@ class KvBooks {
   // An indexed sequence that holds the longest prefix of `tokens` the index has under `key`, of at
   // most `cap` tokens; its length says how many. It copies nothing and needs no free block.
   SequenceId open_prefix(std::string_view key, std::span<const int32_t> tokens, Position cap);
-  // Makes a sequence that is not indexed one that is: a restored one, once its bytes are there.
-  // Requires: length(sequence) tokens, its own.
-  void start_indexing(SequenceId sequence, std::string_view key, std::span<const int32_t> tokens);
   // How long what open_prefix takes would be. O(blocks) of the prefix, its tokens hashed and
   // compared.
   Position longest_prefix(std::string_view key, std::span<const int32_t> tokens,

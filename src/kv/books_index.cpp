@@ -90,20 +90,6 @@ void KvBooks::add_to_path(std::span<const int32_t> tokens, KvSequence& sequence)
   index_.unpin(old_last);
 }
 
-void KvBooks::start_indexing(SequenceId sequence, std::string_view key,
-                             std::span<const int32_t> tokens) {
-  KvSequence& state = find(sequence);
-  CHORUS_CHECK(!state.is_indexed());
-  CHORUS_CHECK_EQ(static_cast<Position>(tokens.size()), state.length);
-  ++version_;
-  start_path(key, state);
-  add_to_path(tokens, state);
-  for (KvSequence::Table& table : state.tables) {
-    table.index_left = table.first_position / options_.block_size;
-  }
-  for (int32_t i = 0; i < std::ssize(state.path); ++i) index_block(i, 0, state);
-}
-
 // Puts what a step has filled into the index; `sequence` has its new tables and old length.
 void KvBooks::index_rows(const KvDemand& demand, Position accepted, const KvRows& rows,
                          KvSequence& sequence) {

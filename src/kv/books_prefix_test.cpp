@@ -205,25 +205,18 @@ TEST(KvPrefix, AMarkFindsTheWindowOfTheLastFullBlock) {
 
 // ---- Restored sequences ------------------------------------------------------------------------
 
-// A window's first cells may be missing in a restored sequence's first block: that one is not
-// named.
-TEST(KvPrefix, ARestoredSequenceIsIndexedOnceItsBytesAreThere) {
+// Nor are its clones, nor what they append.
+TEST(KvPrefix, ARestoredSequenceIsNotIndexed) {
   Books books(4, {{0, 20}, {8, 20}}, 100);
   const Tokens tokens = numbers(0, 22);
   const SequenceId id = books.restore(tokens, {0, 14});
-  EXPECT_EQ(books->longest_prefix("a", tokens, 22), 0);
-  books.start_indexing(id, "a");
-  // Block 3 lacks its first two cells; a token at 20 would see from 13 on.
-  EXPECT_EQ(books->longest_prefix("a", tokens, 22), 0);
-  ASSERT_TRUE(books.append(id, numbers(22, 2)));
-  EXPECT_EQ(books->longest_prefix("a", numbers(0, 24), 24), 24);
-  EXPECT_EQ(books->longest_prefix("a", numbers(0, 24), 22), 0);
-  const SequenceId whole = books.restore(tokens, {0, 5});
-  books.start_indexing(whole, "b");
-  EXPECT_EQ(books->longest_prefix("b", tokens, 22), 20);
-  books.truncate(whole, 17);
-  ASSERT_TRUE(books.append(whole, numbers(50, 30)));
-  EXPECT_EQ(books->longest_prefix("b", tokens, 22), 0);
+  ASSERT_TRUE(books.append(id, numbers(22, 4)));
+  const SequenceId fork = books.clone(id, 26);
+  ASSERT_TRUE(books.append(fork, numbers(26, 6)));
+  EXPECT_EQ(books->longest_prefix("", numbers(0, 32), 32), 0);
+  const SequenceId other = books.open("a");
+  ASSERT_TRUE(books.append(other, tokens));
+  EXPECT_NE(books->table(other, 0).blocks[0], books->table(id, 0).blocks[0]);
 }
 
 TEST(KvPrefix, RestoringTakesCachedBlocks) {

@@ -953,35 +953,28 @@ TEST_P(ExecutorContract, CachedBlocksAreGivenBackBeforeAnyoneIsRefused) {
   EXPECT_GT(executor().usage().groups[0].blocks_cached, 0);
 }
 
-// A loaded session is found by others when its tokens are known.
-TEST_P(ExecutorContract, ALoadedSessionIsIndexed) {
+// What a file has brought is nobody else's, nor what is computed after it, in a clone either.
+TEST_P(ExecutorContract, ALoadedSessionIsNotIndexedWhileItHoldsAnything) {
   start();
   const Tokens tokens = text(1, 48);
+  const Tokens more = text(2, 32);
   Bytes saved;
   const SessionId source = open();
   step({make_input(source, tokens, 0)});
   ASSERT_TRUE(executor().save(source, saved).ok());
-  const ScoreBits expected = Solo(GetParam()).sample(tokens, greedy());
-  for (const bool knows_tokens : {false, true}) {
-    start();
-    saved.next = 0;
-    const Tokens known = knows_tokens ? joined(tokens, {1}) : Tokens{};
-    const Result<SessionId> loaded = executor().load({}, known, saved);
-    ASSERT_TRUE(loaded.ok());
-    rig_->sessions().check_invariants();
-    const SessionId session = open_greedy();
-    EXPECT_EQ(executor().attach_prefix(session, tokens).value(), knows_tokens ? 47 : 0);
-    if (knows_tokens) {
-      const BatchOutput output = step({make_input(session, {tokens[47]}, 47, true)});
-      EXPECT_EQ(sampled_bits(output, 0), expected);
-      continue;
-    }
-    // It is indexed from when it was empty on.
-    EXPECT_TRUE(executor().release(*loaded).ok());
-    EXPECT_EQ(executor().attach_prefix(*loaded, tokens).value(), 0);
-    step({make_input(*loaded, tokens, 0)});
-    EXPECT_EQ(executor().attach_prefix(session, tokens).value(), 47);
-  }
+  start();
+  const Result<SessionId> loaded = executor().load({}, joined(tokens, {1}), saved);
+  ASSERT_TRUE(loaded.ok());
+  const SessionId fork = executor().clone(*loaded, 48).value();
+  step({make_input(*loaded, more, 48), make_input(fork, more, 48)});
+  rig_->sessions().check_invariants();
+  const SessionId session = open_greedy();
+  EXPECT_EQ(executor().attach_prefix(session, joined(tokens, more)).value(), 0);
+  // It is indexed from when it was empty on.
+  EXPECT_TRUE(executor().release(*loaded).ok());
+  EXPECT_EQ(executor().attach_prefix(*loaded, tokens).value(), 0);
+  step({make_input(*loaded, tokens, 0)});
+  EXPECT_EQ(executor().attach_prefix(session, tokens).value(), 47);
 }
 
 // Where a generation starts, the windows stay: another one starts there at no cost, however far the

@@ -47,7 +47,8 @@ class Runner {
   Result<Session> open(const SessionOptions& options = {});
 
   // A session with the context of a saved one. With its KV where that is of this engine's kv_format
-  // and there is room for it; what is missing is computed when it is needed. Waits for the engine.
+  // and there is room for it; what is missing is computed when it is needed. That KV is trusted for
+  // this session and its clones, and shared with no others. Waits for the engine.
   //   kInvalidArgument    tokens (an unknown id, or more than a session can have), or the field of
   //                       the format that differs (identity, kv_type, activations, isa,
   //                       numerics_version), unless `recompute` asks for the tokens alone

@@ -124,8 +124,9 @@ class Executor {
   // nor on where its cells lie. kNotFound for an unknown session, else the sink's error.
   virtual Status save(SessionId session, ByteSink& sink) = 0;
   // A new session of what save wrote, in an executor of the same kv_format. `tokens` begin with
-  // those that it holds; with too few of them (none: they are not known) it is not indexed until it
-  // was empty and attach_prefix was called. kDataLoss names what of it cannot be;
+  // those that it holds (none: they are not known). Neither it nor its clones are indexed until
+  // they were empty and attach_prefix was called: nobody else is to read what a file has brought.
+  // kDataLoss names what of it cannot be;
   // kResourceExhausted (field kv_blocks, max_sessions) where there is no room; else the source's
   // error.
   virtual Result<SessionId> load(const SessionOptions& options, std::span<const TokenId> tokens,

@@ -71,8 +71,7 @@ class PrefixSimulation {
     return add(books_->clone(source, upto), from.key,
                Tokens(from.tokens.begin(), from.tokens.begin() + upto));
   }
-  // Restores a sequence under key "", whose bytes the keyless hash gives: start_indexing changes
-  // both.
+  // Restores a sequence under key "", whose bytes the keyless hash gives.
   SequenceId restore(const Tokens& tokens, const std::vector<Position>& first_positions) {
     SequenceId id{};
     const auto length = static_cast<Position>(tokens.size());
@@ -81,12 +80,6 @@ class PrefixSimulation {
     fill(id);
     verify();
     return id;
-  }
-  void start_indexing(SequenceId id, const std::string& key) {
-    sequences_.at(id).key = key;
-    fill(id);
-    books_->start_indexing(id, key, sequences_.at(id).tokens);
-    verify();
   }
   void close(SequenceId id) {
     books_->close(id);
