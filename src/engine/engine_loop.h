@@ -108,6 +108,7 @@ class EngineLoop {
 
   // Saving (engine_saving.cpp).
   void drop_surplus(SessionRecord& record);
+  bool could_hold(Position num_tokens) const;
   Result<SessionId> open_saved(const SessionOptions& options, const LoadCommand& command);
 
   void set_executor_length(SessionRecord& record, Position length);

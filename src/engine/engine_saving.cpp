@@ -69,6 +69,24 @@ void EngineLoop::handle(SaveCommand& command) {
   command.reply->set(std::move(saved));
 }
 
+// Whether blocks for so many tokens are there once all idle sessions have given theirs: nobody
+// gives way to a session that would come without its KV all the same. As much as the session's next
+// step needs, which may be more than what it is loaded with.
+bool EngineLoop::could_hold(Position num_tokens) const {
+  std::vector<SessionId> idle;
+  for (const auto& [id, record] : by_id_) {
+    if (!record->live.has_value() || !record->live->is_running) idle.push_back(id);
+  }
+  const KvCapacity& capacity = port_.options.capacity;
+  for (size_t i = 0; i < capacity.groups.size(); ++i) {
+    const auto group = static_cast<int32_t>(i);
+    if (capacity.blocks_for(capacity.groups[i], num_tokens) >
+        executor_.available_blocks(group) + executor_.releasable_blocks(idle, group))
+      return false;
+  }
+  return true;
+}
+
 // Opens the session with the saved KV, taking blocks from idle sessions, or else without.
 Result<SessionId> EngineLoop::open_saved(const SessionOptions& options,
                                          const LoadCommand& command) {
@@ -84,6 +102,7 @@ Result<SessionId> EngineLoop::open_saved(const SessionOptions& options,
       return data_loss("kv", "it is not the KV of the session's tokens");
     }
     if (loaded.status().code() != Code::kResourceExhausted) return loaded;
+    if (!could_hold(static_cast<Position>(command.saved->tokens.size()))) break;
     SessionRecord* idle = idle_victim(1, nullptr);
     if (idle == nullptr) idle = idle_victim(0, nullptr);
     if (idle == nullptr) break;
@@ -108,9 +127,9 @@ void EngineLoop::handle(LoadCommand& command) {
   record.context = command.saved->tokens;
   record.sampling = command.saved->sampling;
   record.last_used = next_use_++;
+  record.was_loaded = true;
   set_executor_length(record, executor_.length(record.id).value());
   command.reply->set(std::move(opened));
 }
 
 }  // namespace chorus
-  record.was_loaded = true;

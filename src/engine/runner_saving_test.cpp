@@ -151,6 +151,27 @@ TEST(SessionSave, AFullPoolTakesItAsTokens) {
   EXPECT_EQ(read_all(busy).tokens.size(), 8u);
 }
 
+TEST(SessionLoad, NobodyGivesWayToWhatDoesNotFit) {
+  Engine engine({.block_size = 4});
+  Session session = engine.open();
+  const Tokens context = Tokens(33, 1) + generate(session, Tokens(33, 1), up_to(1)).tokens;
+  const auto saved = session.save();
+  ASSERT_TRUE(saved.ok());
+  // 10 blocks: 4 of a reader that sleeps, 2 idle ones; 9 are needed.
+  Engine tight({.block_size = 4, .num_blocks = 10}, {.max_unread_tokens = 2});
+  Session idle = tight.open();
+  generate(idle, Tokens(7, 2), up_to(1));
+  Session busy = tight.open();
+  const GenerationHandle asleep = start(busy, Tokens(12, 3), up_to(8));
+  tight.executor->wait_for_steps(3);
+  auto loaded = tight.runner->load(*saved);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
+  EXPECT_EQ(tight.runner->metrics().evictions, 0);
+  asleep.cancel();
+  asleep.wait();
+  EXPECT_EQ(generate(*loaded, {4}, up_to(2)).tokens, continuation(context + Tokens{4}, 2));
+}
+
 TEST(SessionLoad, IsRefusedByField) {
   Engine engine({.vocabulary = 100, .max_sessions = 2, .max_session_tokens = 40});
   Session session = engine.open();
