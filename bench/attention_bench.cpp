@@ -331,8 +331,8 @@ int run_all(const Options& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
   std::printf("isa %s, %d threads\n", std::string(isa_name(isa.value())).c_str(), threads);
   {
-    ThreadPool pool(threads);
-    run_attention(kernels_for(isa.value()), options, pool);
+    const auto pool = ThreadPool::create(threads).value();
+    run_attention(kernels_for(isa.value()), options, *pool);
   }
   run_planning(options);
   run_steps(options, isa.value(), threads);

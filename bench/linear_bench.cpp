@@ -260,8 +260,8 @@ int run_all(const Options& options) {
   }
   const Kernels& kernels = kernels_for(isa.value());
   std::vector<std::unique_ptr<ThreadPool>> pools;
-  pools.push_back(std::make_unique<ThreadPool>(1));
-  if (available_cores() > 1) pools.push_back(std::make_unique<ThreadPool>(2));
+  pools.push_back(ThreadPool::create(1).value());
+  if (available_cores() > 1) pools.push_back(ThreadPool::create(2).value());
   std::printf("isa %s\n", std::string(isa_name(isa.value())).c_str());
   for (const auto& pool : pools) {
     const Sampled read = read_bandwidth(*pool, options.tiny ? size_t{1} << 20 : size_t{512} << 20,

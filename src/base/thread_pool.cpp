@@ -2,9 +2,11 @@
 
 #include <linux/futex.h>
 #include <sched.h>
+#include <string>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include <utility>
 
 #include "base/check.h"
 
@@ -51,17 +53,28 @@ int num_processors() {
 ThreadPool::ThreadPool(int num_threads)
     : num_threads_(num_threads), spin_ns_(num_threads > num_processors() ? 0 : kSpinNs) {
   CHORUS_CHECK_GE(num_threads, 1);
-  workers_.reserve(static_cast<size_t>(num_threads - 1));
+}
+
+Result<std::unique_ptr<ThreadPool>> ThreadPool::create(int num_threads) {
+  std::unique_ptr<ThreadPool> pool(new ThreadPool(num_threads));
+  pool->workers_.reserve(static_cast<size_t>(num_threads - 1));
   for (int index = 1; index < num_threads; ++index) {
-    workers_.emplace_back([this, index] { worker_loop(index); });
+    auto worker = Thread::start([each = pool.get(), index] { each->worker_loop(index); });
+    if (!worker.ok()) {
+      return resource_exhausted("threads", "expected " + std::to_string(num_threads) + ", found " +
+                                               std::to_string(index) + " (" +
+                                               worker.status().message() + ")");
+    }
+    pool->workers_.push_back(std::move(worker).value());
   }
+  return pool;
 }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
   epoch_.fetch_add(1);
   futex_wake_all(epoch_);
-  for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
 }
 
 void ThreadPool::wait_while_equal(std::atomic<uint32_t>& word, uint32_t old_value) {

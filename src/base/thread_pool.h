@@ -9,9 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "base/thread.h"
 
 namespace chorus {
 
@@ -35,8 +36,8 @@ inline Range share_of(int64_t count, int parts, int index) {
 // call but sched_yield and futex.
 class ThreadPool {
  public:
-  // Requires: num_threads >= 1.
-  explicit ThreadPool(int num_threads);
+  // Requires: num_threads >= 1. kResourceExhausted (field threads) when the system gives fewer.
+  static Result<std::unique_ptr<ThreadPool>> create(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -57,6 +58,8 @@ class ThreadPool {
   void barrier();
 
  private:
+  explicit ThreadPool(int num_threads);
+
   using Job = void (*)(void* context, int index);
 
   void run_job(Job job, void* context);
@@ -74,7 +77,7 @@ class ThreadPool {
   alignas(64) std::atomic<uint32_t> num_sleeping_{0};
   alignas(64) std::atomic<uint32_t> arrived_{0};  // threads at the current barrier
   alignas(64) std::atomic<uint32_t> barrier_epoch_{0};
-  std::vector<std::thread> workers_;
+  std::vector<std::unique_ptr<Thread>> workers_;
 };
 
 }  // namespace chorus

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <ctime>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <thread>
 
 namespace chorus {
 namespace {
@@ -24,7 +26,8 @@ TEST(ShareOf, CoversTheRangeOnceAndEvenly) {
 
 TEST(ThreadPool, RunsEachIndexOnce) {
   for (int num_threads : {1, 2, 5}) {
-    ThreadPool pool(num_threads);
+    const auto made = ThreadPool::create(num_threads).value();
+    ThreadPool& pool = *made;
     std::vector<int> counts(static_cast<size_t>(num_threads));
     for (int round = 0; round < 2000; ++round) {
       pool.run([&](int index) { ++counts[static_cast<size_t>(index)]; });
@@ -35,7 +38,8 @@ TEST(ThreadPool, RunsEachIndexOnce) {
 
 TEST(ThreadPool, BarrierMakesWritesVisible) {
   constexpr int kThreads = 3;
-  ThreadPool pool(kThreads);
+  const auto made = ThreadPool::create(kThreads).value();
+  ThreadPool& pool = *made;
   std::vector<int> values(kThreads);
   std::vector<int> sums(kThreads);
   for (int round = 0; round < 500; ++round) {
@@ -51,7 +55,8 @@ TEST(ThreadPool, BarrierMakesWritesVisible) {
 }
 
 TEST(ThreadPool, WakesWorkersThatSleep) {
-  ThreadPool pool(2);
+  const auto made = ThreadPool::create(2).value();
+  ThreadPool& pool = *made;
   std::atomic<int> runs{0};
   for (int round = 0; round < 5; ++round) {
     // Longer than the time after which workers wait in the kernel.
@@ -63,7 +68,8 @@ TEST(ThreadPool, WakesWorkersThatSleep) {
 
 // Threads that wait at a barrier for one that is away for long give the processor back.
 TEST(ThreadPool, SleepsAtABarrierThatTakesLong) {
-  ThreadPool pool(4);
+  const auto made = ThreadPool::create(4).value();
+  ThreadPool& pool = *made;
   timespec before = {};
   timespec after = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
@@ -80,7 +86,8 @@ TEST(ThreadPool, SleepsAtABarrierThatTakesLong) {
 
 TEST(ThreadPool, MoreThreadsThanProcessors) {
   constexpr int kThreads = 96;
-  ThreadPool pool(kThreads);
+  const auto made = ThreadPool::create(kThreads).value();
+  ThreadPool& pool = *made;
   std::vector<int> passed(kThreads);
   for (int round = 0; round < 100; ++round) {
     std::atomic<int> arrived{0};
@@ -94,6 +101,23 @@ TEST(ThreadPool, MoreThreadsThanProcessors) {
     });
   }
   for (const int count : passed) EXPECT_EQ(count, 100);
+}
+
+// Stacks so large that no thread can have one.
+TEST(ThreadPool, SaysWhenThereIsNoThread) {
+  pthread_attr_t before;
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const auto pool = ThreadPool::create(2);
+  const auto alone = ThreadPool::create(1);
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  EXPECT_EQ(pool.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(pool.status().field(), "threads");
+  EXPECT_TRUE(alone.ok());
+  EXPECT_TRUE(ThreadPool::create(2).ok());
 }
 
 }  // namespace

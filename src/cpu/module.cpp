@@ -99,19 +99,20 @@ Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program>
   }
   CHORUS_ASSIGN_OR_RETURN(KvMemory kv, KvMemory::create(program->graph(), options.kv_type,
                                                         options.block_size, options.num_blocks));
+  CHORUS_ASSIGN_OR_RETURN(auto pool, ThreadPool::create(options.threads));
   return std::unique_ptr<Module>(
-      new CpuModule(std::move(program), options, std::move(plan), std::move(kv)));
+      new CpuModule(std::move(program), options, std::move(plan), std::move(kv), std::move(pool)));
 }
 
 CpuModule::CpuModule(std::shared_ptr<const Program> program, const CpuOptions& options, Plan plan,
-                     KvMemory kv)
+                     KvMemory kv, std::unique_ptr<ThreadPool> pool)
     : program_(std::move(program)),
       options_(options),
       kernels_(kernels_for(options.isa)),
       info_(make_info(*program_, options, kv)),
       kv_(std::move(kv)),
-      pool_(options.threads),
-      interpreter_(*program_, std::move(plan), kernels_, kv_, pool_,
+      pool_(std::move(pool)),
+      interpreter_(*program_, std::move(plan), kernels_, kv_, *pool_,
                    rows_of_a_slice(*program_, options), options.max_step_tokens),
       kept_index_(static_cast<size_t>(options.max_step_tokens), -1) {}
 
@@ -278,10 +279,10 @@ Status CpuModule::reduce_rows(std::span<const RowSpec> specs, std::span<RowResul
       if (num_rows == 0 || rows[num_rows - 1] != kept) rows[num_rows++] = kept;
       row_of[i] = static_cast<int32_t>(num_rows) - 1;
     }
-    pool_.run([&](int thread) {
+    pool_->run([&](int thread) {
       const FloatMode mode;
       interpreter_.run_tail(std::span(rows).first(num_rows), thread);
-      const Range mine = share_of(static_cast<int64_t>(count), pool_.num_threads(), thread);
+      const Range mine = share_of(static_cast<int64_t>(count), pool_->num_threads(), thread);
       for (auto i = static_cast<size_t>(mine.begin); i < static_cast<size_t>(mine.end); ++i) {
         reduce(specs[first + i], interpreter_.logits(row_of[i]), results[first + i], likeliest_[i]);
       }

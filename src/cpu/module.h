@@ -75,7 +75,7 @@ class CpuModule final : public Module {
 
  private:
   CpuModule(std::shared_ptr<const Program> program, const CpuOptions& options, Plan plan,
-            KvMemory kv);
+            KvMemory kv, std::unique_ptr<ThreadPool> pool);
 
   // What the reduction of one spec leaves besides its RowResult.
   struct Likeliest {
@@ -95,7 +95,7 @@ class CpuModule final : public Module {
   const Kernels& kernels_;
   ModuleInfo info_;
   KvMemory kv_;
-  ThreadPool pool_;
+  const std::unique_ptr<ThreadPool> pool_;
   Interpreter interpreter_;
   const Step* step_ = nullptr;
   int32_t next_row_ = 0;  // the first row of the step that no slice has run

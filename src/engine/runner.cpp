@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "base/thread.h"
 #include "batching/decode_first_scheduler.h"
 #include "engine/engine_loop.h"
 #include "engine/port.h"
@@ -85,12 +86,12 @@ Status Runner::start_thread() {
   Status status;
   {
     const MutexLock lock(join_mutex_);
-    thread_ = std::thread([loop = loop_.get(), &started, &status] {
-      status = loop->initialize();
-      const bool ok = status.ok();
-      started.set();  // from here on `status` and `started` may be gone
-      if (ok) loop->run();
-    });
+    CHORUS_ASSIGN_OR_RETURN(thread_, Thread::start([loop = loop_.get(), &started, &status] {
+                              status = loop->initialize();
+                              const bool ok = status.ok();
+                              started.set();  // from here on `status` and `started` may be gone
+                              if (ok) loop->run();
+                            }));
   }
   started.wait();
   return status;
@@ -198,7 +199,7 @@ RunnerMetrics Runner::metrics() const {
 void Runner::shutdown() {
   port_->inbox.stop();
   const MutexLock lock(join_mutex_);
-  if (thread_.joinable()) thread_.join();
+  thread_ = nullptr;
   if (port_->turn && !has_ended_) loop_->run();  // it only winds up: the inbox is stopped
   has_ended_ = true;
 }

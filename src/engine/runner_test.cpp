@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <string>
 #include <utility>
 
@@ -41,6 +42,22 @@ TEST(Runner, FailsToStartWithTheExecutorsError) {
                          .initialize_status = unavailable("device", "a scripted fault")}),
                      {}, clock);
   EXPECT_EQ(runner.status(), unavailable("device", "a scripted fault"));
+}
+
+// Stacks so large that no thread can have one.
+TEST(Runner, SaysWhenThereIsNoThread) {
+  pthread_attr_t before;
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(pthread_attr_init(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const SteadyClock clock;
+  const auto refused =
+      Runner::create(std::make_unique<ScriptedExecutor>(ScriptedExecutor::Options{}), {}, clock);
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(refused.status().field(), "threads");
 }
 
 TEST(Runner, GeneratesWhatTheModelSaysAcrossTurns) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <thread>
 
 #include "chorus/base/clock.h"
 #include "chorus/base/mutex.h"
@@ -15,6 +14,7 @@
 namespace chorus {
 
 class EngineLoop;
+class Thread;
 
 // Runs the generations of its sessions step by step on one engine thread, which alone touches the
 // executor and the scheduler. Callers post commands and read their own outboxes; nothing polls.
@@ -25,7 +25,8 @@ class EngineLoop;
 class Runner {
  public:
   // Starts the engine thread and waits until the executor is initialised on it. Fails with the
-  // executor's error, or with kInvalidArgument naming an option that does not go with the others.
+  // executor's error, with kInvalidArgument naming an option that does not go with the others, or
+  // with kResourceExhausted (field threads) where the system gives no thread.
   // `clock` outlives the Runner, its sessions and handles.
   static Result<std::unique_ptr<Runner>> create(std::unique_ptr<Executor> executor,
                                                 const RunnerOptions& options, const Clock& clock);
@@ -79,7 +80,7 @@ class Runner {
   const std::unique_ptr<Executor> executor_;
   std::unique_ptr<EngineLoop> loop_;
   Mutex join_mutex_;
-  std::thread thread_ CHORUS_GUARDED_BY(join_mutex_);
+  std::unique_ptr<Thread> thread_ CHORUS_GUARDED_BY(join_mutex_);
   bool has_ended_ CHORUS_GUARDED_BY(join_mutex_) = false;
 };
 
