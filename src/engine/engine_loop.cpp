@@ -104,11 +104,8 @@ void EngineLoop::handle(CloneCommand& command) {
   SessionRecord* source = find(command.source);
   CHORUS_CHECK(source != nullptr);
   record.broken = source->broken;
-  if (record.broken.ok() && command.upto > source->position())
-    record.broken =
-        invalid_argument("upto", "expected at most " + std::to_string(source->position()) +
-                                     ", found " + std::to_string(command.upto));
   if (!record.broken.ok()) return;
+  CHORUS_CHECK_LE(command.upto, source->position());
   Position shared = std::min(command.upto, source->executor_length);
   auto cloned = executor_.clone(source->id, shared);
   if (!cloned.ok() && cloned.status().field() == "upto") {
@@ -121,10 +118,11 @@ void EngineLoop::handle(CloneCommand& command) {
   }
   record.id = *cloned;
   record.options = source->options;
+  record.sampling = source->sampling;
   by_id_[record.id] = &record;
-  record.was_loaded = shared > 0 && source->was_loaded;
   record.context.assign(source->context.begin(), source->context.begin() + command.upto);
   record.executor_length = shared;
+  record.was_loaded = shared > 0 && source->was_loaded;
   record.computed = std::min(command.upto, source->computed);
   record.last_used = source->last_used = next_use_++;
 }
@@ -184,8 +182,7 @@ void EngineLoop::handle(CancelCommand& command) {
 
 void EngineLoop::handle(FinishAtCommand& command) {
   const int32_t n = command.num_tokens;
-  GenerationState& state = *command.generation;
-  if (SessionRecord* record = find_live(state.session(), state.number())) {
+  if (SessionRecord* record = find_live(command.session, command.generation)) {
     LiveGeneration& live = *record->live;
     live.finish_at = live.finish_at == 0 ? n : std::min(live.finish_at, n);
     if (live.num_delivered < n) return;
@@ -196,16 +193,16 @@ void EngineLoop::handle(FinishAtCommand& command) {
     finish(*record, FinishReason::kStop);
     return;
   }
-  SessionRecord* record = find(state.session());
+  SessionRecord* record = find(command.session);
   // Once the session's next generation was submitted, its context stands.
-  if (record == nullptr || record->live.has_value() || record->ended.number != state.number())
+  if (record == nullptr || record->live.has_value() || record->ended.number != command.generation)
     return;
   if (n >= record->ended.num_delivered) return;
   metrics_.generated_tokens -= record->ended.num_delivered - n;
   log({.kind = EngineEvent::Kind::kCut,
        .time_ns = port_.clock.now_ns(),
        .session = record->shared->key,
-       .generation = state.number(),
+       .generation = command.generation,
        .tokens = record->ended.num_delivered - n});
   record->ended.num_delivered = n;
   cut_context(*record, record->ended.prompt_end + n);
@@ -218,10 +215,10 @@ void EngineLoop::handle(ResumeCommand& command) {
   if (record->live->is_running) submit_decode(*record);
 }
 
-  if (length == 0) record.was_loaded = false;
 void EngineLoop::set_executor_length(SessionRecord& record, Position length) {
   record.executor_length = length;
   record.attached = 0;
+  if (length == 0) record.was_loaded = false;
   record.computed = std::max(record.computed, std::min(length, record.position()));
 }
 

@@ -22,13 +22,18 @@ void append_scores(std::span<const TokenScore> scores, std::span<const TokenLogp
 
 }  // namespace
 
-GenerationState::GenerationState(std::shared_ptr<EnginePort> port, uint64_t session,
-                                 uint64_t number, GenerationOptions options, int64_t submitted_ns)
+GenerationState::GenerationState(std::shared_ptr<EnginePort> port,
+                                 std::shared_ptr<SessionShared> session, uint64_t number,
+                                 Position prompt_end, GenerationOptions options,
+                                 int64_t submitted_ns)
     : port_(std::move(port)),
-      session_(session),
+      session_(std::move(session)),
       number_(number),
+      prompt_end_(prompt_end),
       options_(std::move(options)),
       submitted_ns_(submitted_ns) {}
+
+uint64_t GenerationState::session() const { return session_->key; }
 
 bool GenerationState::deliver(std::span<const TokenScore> tokens,
                               std::span<const TokenLogprob> likeliest, const Progress& progress,
@@ -53,21 +58,32 @@ void GenerationState::add_scores(Position first, std::span<const TokenScore> tok
   append_scores(tokens, likeliest, scores_.tokens, scores_.likeliest);
 }
 
-void GenerationState::cut(int32_t n) {
-  const MutexLock lock(mutex_);
-  cut_ = std::min(cut_, n);
-  apply_cut();
+void GenerationState::finish_at(int32_t n) {
+  const MutexLock lock(session_->mutex);
+  if (cut(n) && session_->cut(number_, int64_t{prompt_end_} + n))
+    (void)port_->post(FinishAtCommand{session_->key, number_, n});
 }
 
+// Whether that is earlier than what was asked for before.
+bool GenerationState::cut(int32_t n) {
+  const MutexLock lock(mutex_);
+  if (n >= cut_) return false;
+  cut_ = n;
+  apply_cut();
+  return true;
+}
+
+// Of a generation that ended after more tokens the end is the one asked for, not the deadline or
+// the cancel that came later; an error is not made good by it.
 void GenerationState::apply_cut() {
   if (!ending_.has_value() || cut_ >= metrics_.generated_tokens) return;
   metrics_.generated_tokens = cut_;
-  ending_->reason = FinishReason::kStop;
+  if (ending_->reason != FinishReason::kError) ending_ = Ending{FinishReason::kStop, {}};
 }
 
 void GenerationState::cancel() {
   if (cancel_requested_.exchange(true, std::memory_order_acq_rel)) return;
-  (void)port_->inbox.post(CancelCommand{session_, number_});
+  (void)port_->inbox.post_at_once(CancelCommand{session_->key, number_});
 }
 
 bool GenerationState::read(Update& update, bool blocking) {
@@ -105,7 +121,9 @@ void GenerationState::wait() {
   while (!ending_.has_value()) changed_.wait(mutex_);
 }
 
-void GenerationState::post_resume() { (void)port_->inbox.post(ResumeCommand{session_, number_}); }
+void GenerationState::post_resume() {
+  (void)port_->inbox.post_at_once(ResumeCommand{session_->key, number_});
+}
 
 bool GenerationState::has_news() const {
   const MutexLock lock(mutex_);
@@ -175,8 +193,7 @@ void GenerationHandle::cancel() const { state_->cancel(); }
 
 Status GenerationHandle::finish_at(int32_t n) const {
   if (n < 1) return invalid_argument("n", "expected at least 1, found " + std::to_string(n));
-  state_->cut(n);
-  (void)state_->port().inbox.post(FinishAtCommand{state_, n});
+  state_->finish_at(n);
   return {};
 }
 

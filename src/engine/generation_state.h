@@ -15,6 +15,7 @@
 namespace chorus {
 
 struct EnginePort;
+struct SessionShared;
 
 // How a generation ended.
 struct Ending {
@@ -31,14 +32,15 @@ struct Progress {
 // Thread: any. The outbox holds at most max_new_tokens tokens.
 class GenerationState {
  public:
-  GenerationState(std::shared_ptr<EnginePort> port, uint64_t session, uint64_t number,
-                  GenerationOptions options, int64_t submitted_ns);
+  // Its prompt ends at position `prompt_end` of the session.
+  GenerationState(std::shared_ptr<EnginePort> port, std::shared_ptr<SessionShared> session,
+                  uint64_t number, Position prompt_end, GenerationOptions options,
+                  int64_t submitted_ns);
 
   // Fixed from construction on.
-  uint64_t session() const { return session_; }
+  uint64_t session() const;  // its key
   uint64_t number() const { return number_; }
   const GenerationOptions& options() const { return options_; }
-  EnginePort& port() const { return *port_; }
   int64_t submitted_ns() const { return submitted_ns_; }
 
   // ---- Engine thread ----
@@ -50,12 +52,11 @@ class GenerationState {
   void add_scores(Position first, std::span<const TokenScore> tokens,
                   std::span<const TokenLogprob> likeliest);
   bool cancel_requested() const { return cancel_requested_.load(std::memory_order_acquire); }
-  // Finish_at was called: should the generation end, or have ended, with more than n tokens, it has
-  // ended with stop after n. Thread: any.
-  void cut(int32_t n);
 
   // ---- Readers ----
 
+  // GenerationHandle::finish_at. Requires: n >= 1.
+  void finish_at(int32_t n);
   void cancel();
   bool read(Update& update, bool blocking);
   void wait();
@@ -66,13 +67,15 @@ class GenerationState {
   PromptScores take_prompt_scores();
 
  private:
+  bool cut(int32_t n);
   void post_resume();
   bool has_news() const;
   void apply_cut() CHORUS_REQUIRES(mutex_);
 
-  const std::shared_ptr<EnginePort> port_;  // owners: Runner, sessions, generations
-  const uint64_t session_;
+  const std::shared_ptr<EnginePort> port_;        // owners: Runner, sessions, generations
+  const std::shared_ptr<SessionShared> session_;  // owners: its owner, the engine, generations
   const uint64_t number_;
+  const Position prompt_end_;
   const GenerationOptions options_;
   const int64_t submitted_ns_;
   std::atomic<bool> cancel_requested_{false};

@@ -25,7 +25,26 @@ void EnginePort::await(Event& event) {
   event.wait();
 }
 
+bool EnginePort::post(Command command) {
+  while (turn && inbox.is_full()) turn();
+  return inbox.post(std::move(command));
+}
+
+bool Inbox::is_full() const {
+  const MutexLock lock(mutex_);
+  return commands_.size() >= kMostCommands && !is_stopping_;
+}
+
 bool Inbox::post(Command command) {
+  const MutexLock lock(mutex_);
+  while (commands_.size() >= kMostCommands && !is_stopping_) taken_.wait(mutex_);
+  if (is_stopping_) return false;
+  commands_.push_back(std::move(command));
+  changed_.notify_one();
+  return true;
+}
+
+bool Inbox::post_at_once(Command command) {
   const MutexLock lock(mutex_);
   if (is_stopping_) return false;
   commands_.push_back(std::move(command));
@@ -40,6 +59,7 @@ bool Inbox::take(int64_t timeout_ns, std::vector<Command>& commands) {
   if (timeout_ns > 0 && commands_.empty() && !is_stopping_)
     changed_.wait_for_ns(mutex_, timeout_ns);  // the caller looks at its clock again
   std::swap(commands, commands_);
+  taken_.notify_all();
   return !is_stopping_;
 }
 
@@ -47,6 +67,7 @@ void Inbox::stop() {
   const MutexLock lock(mutex_);
   is_stopping_ = true;
   changed_.notify_one();
+  taken_.notify_all();
 }
 
 bool Places::try_take(int32_t limit) {

@@ -2,6 +2,7 @@
 // the engine.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -36,19 +37,42 @@ class Event {
 };
 
 // A session's facts that its owner may read. Written by the engine thread while a generation is
-// live; between generations the position is only lowered, by a rewind of the owner or by a cut of
-// the generation before.
+// live; between generations the position is only lowered, by the owner or by the engine.
+//
+// The owner and whoever ends its generation by finish_at use the session in turn: each decides what
+// is legal and posts its command under `mutex`, so that the engine finds it as they have seen it.
 struct SessionShared {
   explicit SessionShared(uint64_t key_in) : key(key_in) {}
+  // The tokens that the session holds once the commands posted so far are handled, as far as its
+  // live generation is known. Thread: of the session's owner.
+  Position length() const {
+    return std::min(position.load(std::memory_order_acquire), end.load(std::memory_order_acquire));
+  }
+  // From here on no earlier generation can be cut. Thread: as length().
+  void begin_use(uint64_t generation) CHORUS_REQUIRES(mutex) {
+    lower_position(end.exchange(kNoEnd, std::memory_order_acq_rel));
+    last_generation = generation;
+  }
+  // Whether finish_at reaches the session: its last generation is the one named. Then it ends at
+  // `at` tokens, if it gets there. Thread: any.
+  bool cut(uint64_t generation, int64_t at) CHORUS_REQUIRES(mutex) {
+    if (generation != last_generation) return false;
+    end.store(static_cast<Position>(std::min<int64_t>(at, end)), std::memory_order_release);
+    return true;
+  }
   void lower_position(Position length) {
     Position now = position.load(std::memory_order_acquire);
     while (length < now &&
            !position.compare_exchange_weak(now, length, std::memory_order_acq_rel)) {
     }
   }
+  static constexpr Position kNoEnd = std::numeric_limits<Position>::max();
   const uint64_t key;
-  std::atomic<Position> position{0};
-  std::atomic<bool> is_live{false};  // set by generate, cleared by the engine before the end shows
+  Mutex mutex;
+  uint64_t last_generation CHORUS_GUARDED_BY(mutex) = 0;  // 0: none that can be cut
+  std::atomic<Position> end{kNoEnd};  // where finish_at lets the last generation end
+  std::atomic<Position> position{0};  // as the engine has it, or less
+  std::atomic<bool> is_live{false};   // set by generate, cleared by the engine before the end shows
 };
 
 struct OpenCommand {
@@ -105,7 +129,8 @@ struct CancelCommand {
   uint64_t generation = 0;
 };
 struct FinishAtCommand {
-  std::shared_ptr<GenerationState> generation;  // as above
+  uint64_t session = 0;
+  uint64_t generation = 0;
   int32_t num_tokens = 0;
 };
 // The reader of a paused generation has made room.
@@ -117,12 +142,17 @@ using Command =
     std::variant<OpenCommand, CloneCommand, SaveCommand, LoadCommand, RewindCommand, CloseCommand,
                  StartCommand, CancelCommand, FinishAtCommand, ResumeCommand>;
 
-// Commands in the order in which they were posted. Its length is bounded by the sessions and queue
-// places there are. Thread: any; take() belongs to the engine thread.
+// Commands in the order in which they were posted, kMostCommands at once and those of post_at_once.
+// Thread: any; take() belongs to the engine thread.
 class Inbox {
  public:
-  // False when the engine is stopping: the command is not taken.
+  static constexpr size_t kMostCommands = 4096;
+  // Waits while it is full, for a step at most. False when the engine is stopping: the command is
+  // not taken.
   bool post(Command command);
+  // The same without waiting: for what comes once for each generation, or for each of its pauses.
+  bool post_at_once(Command command);
+  bool is_full() const;
   // Replaces `commands` by all that was posted, waiting up to `timeout_ns` while there is nothing
   // (kForever: until there is something or the engine is to stop). False: the engine is to stop,
   // and nothing more will come.
@@ -131,8 +161,9 @@ class Inbox {
   void stop();
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
+  CondVar taken_;
   std::vector<Command> commands_ CHORUS_GUARDED_BY(mutex_);
   bool is_stopping_ CHORUS_GUARDED_BY(mutex_) = false;
 };
@@ -152,6 +183,8 @@ class Places {
 struct EnginePort {
   explicit EnginePort(const Clock& clock_in) : clock(clock_in) {}
 
+  // As Inbox::post; an engine without a thread makes its turns meanwhile.
+  bool post(Command command);
   // Returns when the engine has set `event`.
   void await(Event& event);
 

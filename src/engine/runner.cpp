@@ -124,7 +124,7 @@ const EffectiveOptions& Runner::effective() const { return port_->options; }
 
 Result<Session> Runner::open(const SessionOptions& options) {
   CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
-  if (!port_->inbox.post(OpenCommand{shared, options})) {
+  if (!port_->post(OpenCommand{shared, options})) {
     port_->sessions.give_back();
     return unavailable("engine", "the engine is stopping");
   }
@@ -173,7 +173,7 @@ Result<Session> Runner::load(const SavedSession& saved, bool recompute,
   CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
   shared->position.store(static_cast<Position>(saved.tokens.size()), std::memory_order_release);
   auto reply = std::make_shared<Reply<SessionId>>();
-  if (!port_->inbox.post(LoadCommand{shared, options, &saved, !recompute, reply})) {
+  if (!port_->post(LoadCommand{shared, options, &saved, !recompute, reply})) {
     port_->sessions.give_back();
     return unavailable("engine", "the engine is stopping");
   }

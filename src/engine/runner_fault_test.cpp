@@ -1,5 +1,7 @@
 // Faults, cancels, closes, full pools, slow readers and shutdown.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <gtest/gtest.h>
 #include <string>
 #include <thread>
@@ -17,6 +19,36 @@ constexpr int64_t kForEver = int64_t{1} << 40;
 
 int32_t free_blocks(const Engine& engine) {
   return engine.runner->metrics().usage.groups.at(0).blocks_free;
+}
+
+// Whoever posts faster than the engine runs waits for it; what was asked of a generation does not.
+TEST(RunnerInbox, HoldsSoMuchAndNoMore) {
+  Engine engine;
+  engine.gate.hold_at(0);
+  Session busy = engine.open();
+  const GenerationHandle held = start(busy, {1}, up_to(50));
+  engine.executor->wait_for_steps(0);
+  Session session = engine.open();
+  constexpr size_t kCalls = 3 * Inbox::kMostCommands;
+  std::atomic<size_t> num_posted = 0;
+  std::thread caller([&] {
+    for (size_t i = 0; i < kCalls; ++i) {
+      CHORUS_CHECK(session.rewind(0).ok());
+      ++num_posted;
+    }
+  });
+  size_t seen = 0;
+  do {  // until it stands still
+    seen = num_posted;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  } while (seen != num_posted || seen + 10 < Inbox::kMostCommands);
+  EXPECT_LE(seen, 2 * Inbox::kMostCommands) << "once taken, once waiting";
+  held.cancel();
+  engine.gate.open();
+  caller.join();
+  EXPECT_EQ(num_posted, kCalls);
+  held.wait();
+  EXPECT_EQ(held.finish_reason(), FinishReason::kCancelled);
 }
 
 TEST(RunnerFaults, OneBadInputFailsAlone) {

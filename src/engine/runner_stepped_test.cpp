@@ -48,6 +48,126 @@ TEST(RunnerStepped, ACutIsSeenAlsoOfAGenerationThatEndsInTheSameTurn) {
   EXPECT_EQ(engine.runner->metrics().generated_tokens, 1);
 }
 
+// Before the engine has heard of the cut, the session says what it will have left.
+TEST(RunnerStepped, ACutAfterTheEndIsSeenAtOnce) {
+  SteppedEngine engine({.max_session_tokens = 12});
+  Session session = engine.open();
+  const GenerationHandle handle = start(session, {1, 2}, up_to(9));
+  handle.wait();
+  EXPECT_EQ(session.position(), 11);
+  ASSERT_TRUE(handle.finish_at(3).ok());
+  EXPECT_EQ(session.position(), 5);
+  EXPECT_EQ(session.clone(6).status().field(), "upto");
+  auto clone = session.clone(5);
+  ASSERT_TRUE(clone.ok());
+  const Tokens context = Tokens{1, 2} + continuation({1, 2}, 3) + Tokens{7};
+  const GenerationHandle next = start(session, {7}, up_to(6));
+  EXPECT_EQ(session.position(), 5);
+  EXPECT_EQ(generate(*clone, {7}, up_to(6)).tokens, continuation(context, 6));
+  EXPECT_EQ(read_all(next).tokens, continuation(context, 6));
+  // From the next use on the session is as it is.
+  ASSERT_TRUE(handle.finish_at(1).ok());
+  EXPECT_EQ(session.position(), 12);
+  EXPECT_EQ(handle.metrics().generated_tokens, 1);
+  EXPECT_TRUE(session.rewind(11).ok());
+  ASSERT_TRUE(next.finish_at(1).ok());
+  EXPECT_EQ(session.position(), 11);
+  engine.turns(1);
+  EXPECT_EQ(session.position(), 11);
+}
+
+TEST(RunnerStepped, ACutOfALiveGenerationIsSeenAtOnce) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  const GenerationHandle handle = start(session, {1, 2}, up_to(9));
+  engine.turns(4);
+  EXPECT_EQ(session.position(), 6);
+  ASSERT_TRUE(handle.finish_at(2).ok());
+  EXPECT_EQ(session.position(), 4);
+  EXPECT_EQ(session.clone(5).status().field(), "upto");
+  auto clone = session.clone(4);
+  ASSERT_TRUE(clone.ok());
+  EXPECT_EQ(generate(*clone, {7}, up_to(3)).tokens,
+            continuation(Tokens{1, 2} + continuation({1, 2}, 2) + Tokens{7}, 3));
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kStop);
+  EXPECT_EQ(session.position(), 4);
+}
+
+TEST(RunnerStepped, ACutBeforeTheDeadlineIsTheEnd) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  GenerationOptions options = up_to(9);
+  options.deadline_ns = 5'000'000;
+  const GenerationHandle handle = start(session, {1, 2}, options);
+  engine.turns(4);
+  engine.clock.advance_ns(5'000'000);
+  engine.turns(1);
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(handle.error().field(), "deadline_ms");
+  ASSERT_TRUE(handle.finish_at(4).ok()) << "it has delivered no more";
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kCancelled);
+  ASSERT_TRUE(handle.finish_at(2).ok());
+  const Ended ended = read_all(handle);
+  EXPECT_EQ(ended.reason, FinishReason::kStop);
+  EXPECT_TRUE(ended.error.ok()) << ended.error.to_string();
+  EXPECT_EQ(session.position(), 4);
+}
+
+TEST(RunnerStepped, ACutDoesNotMakeAnErrorGood) {
+  auto owned = std::make_unique<ScriptedExecutor>(ScriptedExecutor::Options{});
+  owned->add_fault({.kind = ScriptedFault::Kind::kFailInput,
+                    .first_step = 4,
+                    .num_steps = 1,
+                    .session = SessionId{1}});
+  const ManualClock clock;
+  const auto runner = Runner::create_without_thread(std::move(owned), {}, clock).value();
+  Session session = runner->open().value();
+  const GenerationHandle handle = start(session, {1, 2}, up_to(9));
+  handle.wait();
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kError);
+  ASSERT_GT(handle.metrics().generated_tokens, 1);
+  ASSERT_TRUE(handle.finish_at(1).ok());
+  EXPECT_EQ(handle.finish_reason(), FinishReason::kError);
+  EXPECT_EQ(handle.error().code(), Code::kInternal);
+  EXPECT_EQ(handle.metrics().generated_tokens, 1);
+  EXPECT_EQ(session.position(), 3);
+}
+
+// Also one that is made while the source goes on.
+TEST(RunnerStepped, AForkKeepsTheSamplingOfItsSource) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  GenerationOptions options = up_to(5);
+  options.sampling.temperature = 0.5f;
+  options.sampling.choice = 9;
+  options.seed = 42;
+  const GenerationHandle handle = start(session, {1}, options);
+  engine.turns(3);
+  auto early = session.clone(2);
+  ASSERT_TRUE(early.ok());
+  handle.wait();
+  auto late = session.clone(3);
+  ASSERT_TRUE(late.ok());
+  auto loaded = engine.runner->load(session.save().value());
+  ASSERT_TRUE(loaded.ok());
+  auto of_loaded = loaded->clone(1);
+  ASSERT_TRUE(of_loaded.ok());
+  for (const Session* fork : {&*early, &*late, &*of_loaded}) {
+    const auto saved = fork->save();
+    ASSERT_TRUE(saved.ok());
+    EXPECT_EQ(saved->sampling.temperature, 0.5f);
+    EXPECT_EQ(saved->sampling.choice, 9u);
+    EXPECT_EQ(saved->sampling.seed, 42u);
+  }
+}
+
+TEST(RunnerStepped, AFullInboxMakesTurns) {
+  SteppedEngine engine;
+  Session session = engine.open();
+  for (size_t i = 0; i < 3 * Inbox::kMostCommands; ++i) ASSERT_TRUE(session.rewind(0).ok());
+  EXPECT_EQ(generate(session, {1}, up_to(2)).tokens, continuation({1}, 2));
+}
+
 TEST(RunnerStepped, ARefusedPolicyIsNotPartOfASavedSession) {
   SteppedEngine engine;
   Session session = engine.open();

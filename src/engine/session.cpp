@@ -36,7 +36,7 @@ void Session::close() { post_close(true); }
 void Session::post_close(bool wait) {
   if (shared_ == nullptr) return;
   auto closed = wait ? std::make_shared<Event>() : nullptr;
-  const bool posted = port_->inbox.post(CloseCommand{shared_->key, closed});
+  const bool posted = port_->post(CloseCommand{shared_->key, closed});
   // After the command, so that whoever takes the place is opened behind it.
   port_->sessions.give_back();
   shared_ = nullptr;
@@ -45,17 +45,18 @@ void Session::post_close(bool wait) {
 
 Position Session::position() const {
   CHORUS_CHECK(valid());
-  return shared_->position.load(std::memory_order_acquire);
+  return shared_->length();
 }
 
 Result<Session> Session::clone(Position upto) const {
   if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  const MutexLock lock(shared_->mutex);
   if (upto < 0 || upto > position())
     return invalid_argument(
         "upto", "expected 0 to " + std::to_string(position()) + ", found " + std::to_string(upto));
   CHORUS_ASSIGN_OR_RETURN(auto shared, take_place(*port_));
   shared->position.store(upto, std::memory_order_release);
-  if (!port_->inbox.post(CloneCommand{shared, shared_->key, upto})) {
+  if (!port_->post(CloneCommand{shared, shared_->key, upto})) {
     port_->sessions.give_back();
     return unavailable("engine", "the engine is stopping");
   }
@@ -67,7 +68,7 @@ Result<SavedSession> Session::save() const {
   if (shared_->is_live.load(std::memory_order_acquire))
     return invalid_argument("session", "expected no live generation, found one");
   auto reply = std::make_shared<Reply<SavedSession>>();
-  if (!port_->inbox.post(SaveCommand{shared_->key, reply}))
+  if (!port_->post(SaveCommand{shared_->key, reply}))
     return unavailable("engine", "the engine is stopping");
   port_->await(reply->ready());
   return reply->take();
@@ -77,11 +78,13 @@ Status Session::rewind(Position length) {
   if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
   if (shared_->is_live.load(std::memory_order_acquire))
     return invalid_argument("session", "expected no live generation, found one");
+  const MutexLock lock(shared_->mutex);
   if (length < 0 || length > position())
     return invalid_argument("length", "expected 0 to " + std::to_string(position()) + ", found " +
                                           std::to_string(length));
+  shared_->begin_use(0);
   shared_->lower_position(length);
-  if (!port_->inbox.post(RewindCommand{shared_->key, length}))
+  if (!port_->post(RewindCommand{shared_->key, length}))
     return unavailable("engine", "the engine is stopping");
   return {};
 }
@@ -113,7 +116,8 @@ Status Session::check_prompt(const std::vector<TokenId>& prompt,
                                           ", found " + std::to_string(*unknown) + " at index " +
                                           std::to_string(unknown - prompt.begin()));
   if (options.deadline_ns.has_value() && *options.deadline_ns < 0)
-    return invalid_argument("deadline_ms", "expected at least 0");
+    return invalid_argument("deadline_ms", "expected at least 0, found " +
+                                               std::to_string(*options.deadline_ns) + " ns");
   if (options.score_from.has_value() && *options.score_from < 0)
     return invalid_argument("score_from",
                             "expected at least 0, found " + std::to_string(*options.score_from));
@@ -143,6 +147,7 @@ Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationO
   CHORUS_RETURN_IF_ERROR(check_prompt(prompt, options));
   if (shared_->is_live.load(std::memory_order_acquire))
     return invalid_argument("session", "expected no live generation, found one");
+  const MutexLock lock(shared_->mutex);
   CHORUS_RETURN_IF_ERROR(check_length(prompt.size(), options.max_new_tokens));
   const int32_t max_queued = port_->options.max_queued_generations;
   if (!port_->queue.try_take(max_queued))
@@ -150,10 +155,12 @@ Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationO
         "queue", "expected fewer than " + std::to_string(max_queued) + " waiting generations");
   std::sort(options.stop_tokens.begin(), options.stop_tokens.end());
   const uint64_t number = port_->next_key.fetch_add(1, std::memory_order_relaxed);
-  auto generation = std::make_shared<GenerationState>(port_, shared_->key, number,
+  shared_->begin_use(number);
+  const Position prompt_end = position() + static_cast<Position>(prompt.size());
+  auto generation = std::make_shared<GenerationState>(port_, shared_, number, prompt_end,
                                                       std::move(options), port_->clock.now_ns());
   shared_->is_live.store(true, std::memory_order_release);
-  if (!port_->inbox.post(StartCommand{generation, std::move(prompt)})) {
+  if (!port_->post(StartCommand{generation, std::move(prompt)})) {
     shared_->is_live.store(false, std::memory_order_release);
     port_->queue.give_back();
     return unavailable("engine", "the engine is stopping");

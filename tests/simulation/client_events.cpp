@@ -226,6 +226,11 @@ void World::finish_at() {
   SIM_EXPECT(generation->handle().finish_at(n).ok(), generation->name());
   generation->cut = std::min(generation->cut.value_or(n), n);
   tally_.add(Count::kCut);
+  if (!client->is_broken) {
+    SIM_EXPECT(client->session.position() <= generation->prompt_end() + n,
+               generation->name() + " stands at " + std::to_string(client->session.position()) +
+                   ", and was cut to " + std::to_string(n));
+  }
   if (!generation->ended() || n >= generation->num_delivered()) return;
   tally_.add(Count::kCutAfterEnd);
   engines_[client->engine]->num_generated -= generation->num_delivered() - n;
@@ -249,13 +254,6 @@ void World::clone() {
 World::Client* World::clone(Client& source, Position upto) {
   EngineUnderTest& engine = *engines_[source.engine];
   log_.add("clone", source.id, upto, next_id_);
-  // What the engine will have left of the source by then.
-  Position held = source.session.position();
-  if (source.live == nullptr) held = static_cast<Position>(source.context.size());
-  // Its position is what it was until the engine has handled what was posted before its start.
-  if (source.live != nullptr && !source.live->was_started) held = source.live->prompt_begin();
-  if (source.live != nullptr && source.live->cut.has_value())
-    held = std::min(held, source.live->prompt_end() + *source.live->cut);
   auto session = source.session.clone(upto);
   const bool is_full = engine.num_open == engine.options().executor.max_sessions;
   SIM_EXPECT(session.ok() != is_full, session.status().to_string());
@@ -264,12 +262,19 @@ World::Client* World::clone(Client& source, Position upto) {
     tally_.add(Count::kRefusedSession);
     return nullptr;
   }
-  const bool is_broken = source.is_broken || upto > held;
+  const bool is_broken = source.is_broken;
   Tokens context;
   if (!is_broken && source.live != nullptr) context = source.live->history(upto);
   if (!is_broken && source.live == nullptr)
     context.assign(source.context.begin(), source.context.begin() + upto);
-  return add_client(source.engine, std::move(session).value(), std::move(context), is_broken);
+  Client* const made =
+      add_client(source.engine, std::move(session).value(), std::move(context), is_broken);
+  made->sampling = source.sampling;
+  if (source.live != nullptr && !source.live->request().has_bad_sampling) {
+    const GenerationOptions& options = source.live->request().options;
+    made->sampling.push_back({options.sampling, options.seed});
+  }
+  return made;
 }
 
 // Several continuations of one prompt: forks that share all of it but its last token.

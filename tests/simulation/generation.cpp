@@ -196,6 +196,7 @@ EndKind Generation::check_end(int64_t turn_ns) {
   switch (reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
+      SIM_EXPECT(error.ok(), name() + ": " + error.to_string());
       check_natural_end(reason);
       return reason == FinishReason::kStop ? EndKind::kStop : EndKind::kLength;
     case FinishReason::kCancelled:
@@ -204,6 +205,14 @@ EndKind Generation::check_end(int64_t turn_ns) {
       return check_error(error);
   }
   return EndKind::kRefused;
+}
+
+void Generation::cut_after_end(int32_t n) {
+  if (n >= num_delivered_) return;
+  num_delivered_ = n;
+  const bool has_failed = handle_.finish_reason() == FinishReason::kError;
+  SIM_EXPECT(has_failed || handle_.finish_reason() == FinishReason::kStop, name());
+  SIM_EXPECT(has_failed != handle_.error().ok(), name() + ": " + handle_.error().to_string());
 }
 
 void Generation::check_metrics(const GenerationMetrics& metrics) const {
@@ -251,6 +260,7 @@ EndKind Generation::check_error(const Status& error) {
   for (const char* injected : {"begin", "forward", "reduce_rows", "device"}) {
     if (field == injected) return EndKind::kInjected;
   }
+  if (cut == num_delivered_) return EndKind::kNotFinite;  // whatever it was came later
   const bool in_prompt = num_delivered_ == 0;
   SIM_EXPECT(in_prompt ? must_fail_in_prompt() : expected(num_delivered_) == nullptr, where());
   if (field == "constraint") {

@@ -78,7 +78,7 @@ class Generation {
   }
   // Tokens that were delivered, cut ones not counted. Requires: ended().
   int32_t num_delivered() const { return num_delivered_; }
-  void cut_after_end(int32_t n) { num_delivered_ = std::min(num_delivered_, n); }
+  void cut_after_end(int32_t n);
   // Whether its tokens can be told: not without the seed that the engine has drawn for it.
   bool can_tell() const;
   // The first `length` tokens of the session while it is live, or after its end. Requires:

@@ -49,6 +49,15 @@ void World::save() {
   if (failed) tally_.add(Count::kSaveFault);
   if (!saved.ok()) return;
   SIM_EXPECT(saved->tokens == client.context, "session " + std::to_string(client.id));
+  const SamplingParams& found = saved->sampling;
+  const bool is_known = std::any_of(
+      client.sampling.begin(), client.sampling.end(), [&](const SavedSampling& expected) {
+        const SamplingParams& params = expected.params;
+        return params.temperature == found.temperature && params.top_k == found.top_k &&
+               params.top_p == found.top_p && params.min_p == found.min_p &&
+               params.choice == found.choice && expected.seed.value_or(found.seed) == found.seed;
+      });
+  SIM_EXPECT(is_known, "session " + std::to_string(client.id) + " is saved with other sampling");
   tally_.add(Count::kSave);
   check_file(*saved);
   constexpr size_t kMostSaved = 6;
@@ -116,7 +125,8 @@ void World::load() {
   }
   if (session.ok()) {
     SIM_EXPECT(!failed, "a transfer failed, and the session was loaded");
-    add_client(index, std::move(session).value(), saved.tokens, false);
+    Client* const made = add_client(index, std::move(session).value(), saved.tokens, false);
+    made->sampling = {{saved.sampling, saved.sampling.seed}};
     tally_.add(recompute || saved.kv.empty() ? Count::kLoadWithoutKv : Count::kLoad);
     observe(index, turn_ns);
     return;

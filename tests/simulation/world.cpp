@@ -79,6 +79,7 @@ void World::end(const GenerationPtr& generation, int64_t turn_ns) {
     client->live = nullptr;
     client->last = generation;
     if (client->is_broken) continue;
+    note_sampling(*client, *generation);
     const Position position = client->session.position();
     generation->check_position(position);
     client->context = generation->history(position);
@@ -92,6 +93,14 @@ void World::end(const GenerationPtr& generation, int64_t turn_ns) {
   } else {
     read_to_end(*generation);
   }
+}
+
+// A generation that has ended was admitted at least if it has changed its session.
+void World::note_sampling(Client& client, const Generation& generation) const {
+  if (generation.request().has_bad_sampling) return;
+  if (client.session.position() > generation.prompt_begin()) client.sampling.clear();
+  client.sampling.push_back(
+      {generation.request().options.sampling, generation.handle().metrics().seed});
 }
 
 void World::read_to_end(Generation& generation) {

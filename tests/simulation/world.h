@@ -45,7 +45,11 @@ class World {
 
  private:
   using GenerationPtr = std::shared_ptr<Generation>;  // owners: its client, and the lists below
-  struct Client {                                     // a session and who uses it
+  struct SavedSampling {
+    SamplingParams params;         // but for the seed
+    std::optional<uint64_t> seed;  // unset: not known
+  };
+  struct Client {  // a session and who uses it
     int64_t id = 0;
     size_t engine = 0;
     Session session;
@@ -53,6 +57,9 @@ class World {
     bool is_broken = false;  // the executor refused it
     GenerationPtr live;      // not known to have ended
     GenerationPtr last;      // the one before, while finish_at still cuts the context
+    // What it may be saved with while none is live: of the last generation that was admitted, which
+    // not every end tells. Never empty.
+    std::vector<SavedSampling> sampling = {{{}, 0}};
   };
   struct Draft {  // of a request
     Tokens prompt;
@@ -82,6 +89,7 @@ class World {
   Client* any_client();
   Client* client_where(bool is_live);
   Client* add_client(size_t engine, Session session, Tokens context, bool is_broken);
+  void note_sampling(Client& client, const Generation& generation) const;
   Client* open(size_t engine);
   void arrive();
   void submit(Client& client, Draft draft);

@@ -85,9 +85,11 @@ class GenerationHandle {
   void cancel() const;
 
   // Ends the generation with reason stop after its first n tokens, also when more were delivered:
-  // the context is cut to those n before the session can be used again. May be called after the end
-  // (a stop string may be found in the last tokens), until the session's next use; position() then
-  // follows within one step. kInvalidArgument (field n) for n < 1.
+  // the context is cut to those n, and position() says so at once. May be called after the end (a
+  // stop string may be found in the last tokens); from the session's next generation or rewind on,
+  // only the handle tells of it. What ended by a stop, its length, a cancel or a deadline after
+  // more tokens than n has then ended with stop and without an error; kError stays, with its error.
+  // kInvalidArgument (field n) for n < 1.
   Status finish_at(int32_t n) const;
 
   // Blocks until there is something to read and puts it in `update` (replaced). False: the last

@@ -15,7 +15,8 @@ namespace chorus {
 struct EnginePort;
 struct SessionShared;
 
-// A session of a Runner. Move-only; it belongs to one thread at a time. It may outlive the Runner,
+// A session of a Runner. Where a call posts a command and is said not to wait, it waits for the
+// step in flight if some thousand commands wait for the engine already. Move-only; it belongs to one thread at a time. It may outlive the Runner,
 // and then refuses everything with kUnavailable.
 //
 // Context rule: the context after a generation is the context before, the tokens given, and exactly
