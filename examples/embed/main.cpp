@@ -3,7 +3,7 @@
 #include <iostream>
 
 int main(int count, char** arguments) {
-  if (count != 3) return 2;
+  if (count != 3) return std::cerr << "usage: embed MODEL PROMPT\n", 2;
   const auto fail = [](const chorus::Status& status) {
     std::cerr << status.to_string() << '\n';
     return 1;

@@ -9,7 +9,7 @@ static int32_t show(void* context, const chorus_update* update) {
 }
 
 int main(int count, char** arguments) {
-  if (count != 3) return 2;
+  if (count != 3) return fputs("usage: embed_c MODEL PROMPT\n", stderr), 2;
   chorus_engine* engine = NULL;
   chorus_session* session = NULL;
   chorus_generation* generation = NULL;

@@ -16,8 +16,8 @@ struct EnginePort;
 struct SessionShared;
 
 // A session of a Runner. Where a call posts a command and is said not to wait, it waits for the
-// step in flight if some thousand commands wait for the engine already. Move-only; it belongs to one thread at a time. It may outlive the Runner,
-// and then refuses everything with kUnavailable.
+// step in flight if some thousand commands wait for the engine already. Move-only; it belongs to
+// one thread at a time. It may outlive the Runner, and then refuses everything with kUnavailable.
 //
 // Context rule: the context after a generation is the context before, the tokens given, and exactly
 // the tokens delivered. (The KV of an idle session may be taken for others; it is computed again
