@@ -1,10 +1,13 @@
 // chorus inspect: what a program or a checkpoint is.
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <system_error>
 
 #include "exporter/describe_gguf.h"
 #include "exporter/describe_hf.h"
+#include "exporter/export.h"
 #include "models.h"
 #include "program/describe.h"
 #include "verbs.h"
@@ -179,6 +182,18 @@ json::Value folder_json(const HfDescription& folder) {
   return value;
 }
 
+// How many tensors of each part, such as "model.vision_tower", an export does not take.
+json::Value left_out_json(const std::vector<std::string>& names) {
+  std::map<std::string, int64_t> parts;
+  for (const std::string& name : names) {
+    const bool is_nested = name.starts_with("model.");
+    ++parts[name.substr(0, name.find('.', is_nested ? std::string_view("model.").size() : 0))];
+  }
+  json::Value value;
+  for (const auto& [part, count] : parts) value.set(part, count);
+  return value;
+}
+
 json::Array tensors_json(const HfDescription& folder) {
   json::Array tensors;
   for (const HfTensorDescription& tensor : folder.tensors) {
@@ -277,7 +292,11 @@ int InspectVerb::inspect_folder(Console& console) const {
   const auto folder = HfFolder::open(file_);
   if (!folder.ok()) return console.error(folder.status(), kBadModel);
   const HfDescription description = describe(*folder);
-  return show(description, folder_json(description), console);
+  json::Value value = folder_json(description);
+  if (const auto left_out = left_out_tensors(*folder); left_out.ok() && !left_out->empty()) {
+    value.set("left_out", left_out_json(*left_out));
+  }
+  return show(description, value, console);
 }
 
 int InspectVerb::inspect_program(Console& console) const {

@@ -269,6 +269,16 @@ class InspectTest(CliTest):
         self.expect(2, "inspect", folder, "--verify")
         self.assertIn("BF16", self.expect(0, "inspect", folder).out.decode())
 
+    def test_what_a_folder_has_beside_the_text_model(self):
+        folder = support.GOLDEN / "folders" / "gemma3_vision"
+        (line,) = self.expect(0, "inspect", folder, "--json").json_lines()
+        self.assertEqual({"multi_modal_projector", "vision_tower"}, set(line["left_out"]))
+        self.assertTrue(all(count > 0 for count in line["left_out"].values()))
+        (line,) = self.expect(
+            0, "inspect", support.GOLDEN / "folders" / "gemma3_text", "--json"
+        ).json_lines()
+        self.assertNotIn("left_out", line)
+
     def test_tensors(self):
         self.expect(0, "export", TIED, "-o", self.program, "--quiet")
         described = self.inspect(self.program, "--tensors")
