@@ -51,7 +51,7 @@ int TokenizeVerb::decode(const text::Tokenizer& tokenizer, Console& console) con
     if (!id.ok()) return console.error(id.status(), kUsage);
     ids.push_back(static_cast<int32_t>(*id));
   }
-  const auto bytes = tokenizer.decode(ids);
+  const auto bytes = tokenizer.decode(ids, {.whole_text = true});
   if (!bytes.ok()) return console.error(bytes.status(), kUsage);
   if (!console.json()) {
     console.text(*bytes);

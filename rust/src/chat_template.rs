@@ -32,6 +32,9 @@ pub struct RenderOptions {
     pub add_generation_prompt: bool,
     pub bos_token: String,
     pub eos_token: String,
+    /// Undefined in the template where empty.
+    pub unk_token: String,
+    pub pad_token: String,
     /// A JSON object with further variables (tools, documents, ...); empty for none.
     pub variables_json: String,
     /// Seconds since 1970 for strftime_now; None is the system's clock.
@@ -217,7 +220,11 @@ fn render(
     options: &RenderOptions,
     max_output: usize,
 ) -> Result<Vec<u8>> {
-    let mut context: Vec<(String, Value)> = Vec::new();
+    // What Hugging Face passes where its caller gives none.
+    let mut context: Vec<(String, Value)> = vec![
+        ("tools".into(), Value::from(())),
+        ("documents".into(), Value::from(())),
+    ];
     if !options.variables_json.is_empty() {
         let variables = parse(
             &options.variables_json,
@@ -241,6 +248,14 @@ fn render(
     ));
     context.push(("bos_token".into(), options.bos_token.as_str().into()));
     context.push(("eos_token".into(), options.eos_token.as_str().into()));
+    for (name, token) in [
+        ("unk_token", &options.unk_token),
+        ("pad_token", &options.pad_token),
+    ] {
+        if !token.is_empty() {
+            context.push((name.into(), token.as_str().into()));
+        }
+    }
     context.push((
         "__now".into(),
         options.now.unwrap_or_else(system_now).into(),

@@ -2,18 +2,25 @@
 //!
 //! No panic leaves these functions: each body runs in `guard`, which turns one into an error value.
 
+mod added_tokens;
+mod byte_level;
 mod chat_template;
 mod error;
+mod hugging_face;
 mod limits;
+mod pre_tokenizers;
 mod python;
+mod scored;
 mod tokenizer;
+mod vocabulary;
 
 use chat_template::{ChatTemplate, RenderOptions};
 use error::{Code, Error, Result};
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
-use tokenizer::{EncodeOptions, Tokenizer, Vocabulary};
+use tokenizer::{EncodeOptions, Tokenizer};
+use vocabulary::Vocabulary;
 
 #[global_allocator]
 static ALLOCATOR: limits::WatchedAllocator = limits::WatchedAllocator;
@@ -56,11 +63,15 @@ pub struct ErrorSink {
 #[repr(C)]
 pub struct VocabularyView {
     model: Bytes,
+    definition: Bytes,
+    num_ids: usize,
     pre_tokenizer: Bytes,
     tokens: *const Bytes,
     num_tokens: usize,
     merges: *const Bytes,
     num_merges: usize,
+    scores: *const f32,
+    num_scores: usize,
     token_types: *const i32,
     num_token_types: usize,
     bos_id: i32,
@@ -73,12 +84,23 @@ pub struct VocabularyView {
 }
 
 #[repr(C)]
+pub struct PiecesView {
+    bytes: *const u8,
+    ends: *const u64,
+    flags: *const u8,
+    count: usize,
+    space_rule: i32,
+}
+
+#[repr(C)]
 pub struct RenderView {
     add_generation_prompt: bool,
     has_now: bool,
     now: i64,
     bos_token: Bytes,
     eos_token: Bytes,
+    unk_token: Bytes,
+    pad_token: Bytes,
     variables_json: Bytes,
 }
 
@@ -135,9 +157,12 @@ pub unsafe extern "C" fn chorus_text_tokenizer_create(
         };
         let vocabulary = Vocabulary {
             model: view.model.get(),
+            definition: view.definition.get(),
+            num_ids: view.num_ids,
             pre_tokenizer: view.pre_tokenizer.get(),
             tokens: texts(view.tokens, view.num_tokens),
             merges: texts(view.merges, view.num_merges),
+            scores: slice(view.scores, view.num_scores),
             types: slice(view.token_types, view.num_token_types),
             bos: view.bos_id,
             eos: view.eos_id,
@@ -160,13 +185,15 @@ pub unsafe extern "C" fn chorus_text_tokenizer_destroy(tokenizer: *mut Tokenizer
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn chorus_text_tokenizer_pieces(
-    tokenizer: &Tokenizer,
-    bytes: &mut *const u8,
-    ends: &mut *const u64,
-) {
-    *bytes = tokenizer.pieces.as_ptr();
-    *ends = tokenizer.ends.as_ptr();
+pub unsafe extern "C" fn chorus_text_tokenizer_pieces(tokenizer: &Tokenizer, out: &mut PiecesView) {
+    let pieces = &tokenizer.pieces;
+    *out = PiecesView {
+        bytes: pieces.bytes.as_ptr(),
+        ends: pieces.ends.as_ptr(),
+        flags: pieces.flags.as_ptr(),
+        count: pieces.flags.len(),
+        space_rule: tokenizer.space_rule as i32,
+    };
 }
 
 #[no_mangle]
@@ -223,6 +250,8 @@ pub unsafe extern "C" fn chorus_text_template_render(
             add_generation_prompt: view.add_generation_prompt,
             bos_token: text(view.bos_token, "bos_token")?,
             eos_token: text(view.eos_token, "eos_token")?,
+            unk_token: text(view.unk_token, "unk_token")?,
+            pad_token: text(view.pad_token, "pad_token")?,
             variables_json: text(view.variables_json, "variables")?,
             now: view.has_now.then_some(view.now),
         };

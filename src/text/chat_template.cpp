@@ -72,6 +72,8 @@ Result<std::string> ChatTemplate::render_json(std::string_view messages_json,
       .now = options.now.value_or(0),
       .bos_token = border_bytes(options.bos_token),
       .eos_token = border_bytes(options.eos_token),
+      .unk_token = border_bytes(options.unk_token),
+      .pad_token = border_bytes(options.pad_token),
       .variables_json = border_bytes(options.variables_json),
   };
   std::string prompt;

@@ -20,7 +20,10 @@ struct RenderOptions {
   bool add_generation_prompt = true;
   std::string bos_token = {};  // as text; variables of the same names in the template
   std::string eos_token = {};
+  std::string unk_token = {};  // these two are undefined in the template where empty
+  std::string pad_token = {};
   // A JSON object with more variables (tools, documents, enable_thinking, ...); empty for none.
+  // Without them tools and documents are None.
   std::string variables_json = {};
   // Seconds since 1970, for strftime_now; none: the system's clock. Shown in the local time zone.
   std::optional<int64_t> now = {};

@@ -44,6 +44,18 @@ TEST(ChatTemplate, OffersVariablesAndTokens) {
       "<s>2</s>");
 }
 
+TEST(ChatTemplate, OffersWhatHuggingFacePassesByItself) {
+  const char* source =
+      "{{ tools is none }} {{ tools is defined }} {{ documents is none }} {{ unk_token }} "
+      "{{ pad_token is defined }}";
+  const auto chat_template = ChatTemplate::create(source);
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status().to_string();
+  EXPECT_EQ(*(*chat_template)->render({}, {.unk_token = "<unk>"}), "True True True <unk> False");
+  EXPECT_EQ(
+      *(*chat_template)->render({}, {.pad_token = "<pad>", .variables_json = R"({"tools": [1]})"}),
+      "False True True  True");
+}
+
 TEST(ChatTemplate, HasLoopControlsNamespacesAndMacros) {
   EXPECT_EQ(
       print("{% set ns = namespace(n=0) %}{% for i in range(9) %}{% if i == 2 %}{% continue %}"

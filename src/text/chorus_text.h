@@ -33,11 +33,15 @@ struct ChorusTextErrorSink {
 
 struct ChorusTextVocabulary {
   ChorusTextBytes model;
+  ChorusTextBytes definition;
+  size_t num_ids;
   ChorusTextBytes pre_tokenizer;
   const ChorusTextBytes* tokens;
   size_t num_tokens;
   const ChorusTextBytes* merges;
   size_t num_merges;
+  const float* scores;
+  size_t num_scores;
   const int32_t* token_types;
   size_t num_token_types;
   int32_t bos_id;
@@ -49,12 +53,25 @@ struct ChorusTextVocabulary {
   bool add_space_prefix;
 };
 
+// Valid as long as the tokenizer.
+struct ChorusTextPieces {
+  const char* bytes;     // of all tokens: token i is bytes[ends[i] .. ends[i + 1])
+  const uint64_t* ends;  // [count + 1]
+  const uint8_t* flags;  // [count], 1: control or unknown, 2: found before the text is cut
+  size_t count;
+  // Which spaces at the beginning are no part of the text: 0 none, 1 one, also after a token with
+  // flag 2, 2 one, 3 all those of the first token.
+  int32_t space_rule;
+};
+
 struct ChorusTextRenderOptions {
   bool add_generation_prompt;
   bool has_now;
   int64_t now;
   ChorusTextBytes bos_token;
   ChorusTextBytes eos_token;
+  ChorusTextBytes unk_token;
+  ChorusTextBytes pad_token;
   ChorusTextBytes variables_json;
 };
 
@@ -62,10 +79,7 @@ int32_t chorus_text_tokenizer_create(const ChorusTextVocabulary* vocabulary,
                                      ChorusTextTokenizer** out, const ChorusTextErrorSink* error);
 void chorus_text_tokenizer_destroy(ChorusTextTokenizer* tokenizer);
 
-// The bytes of all tokens: token i is bytes[ends[i] .. ends[i + 1]). Valid as long as the
-// tokenizer.
-void chorus_text_tokenizer_pieces(const ChorusTextTokenizer* tokenizer, const char** bytes,
-                                  const uint64_t** ends);
+void chorus_text_tokenizer_pieces(const ChorusTextTokenizer* tokenizer, ChorusTextPieces* out);
 
 // ids: int32_t.
 int32_t chorus_text_tokenizer_encode(const ChorusTextTokenizer* tokenizer, ChorusTextBytes text,
