@@ -9,12 +9,16 @@ namespace chorus {
 
 namespace {
 
-text::Vocabulary vocabulary_of(const TokenizerData& data) {
+text::Vocabulary vocabulary_of(const Program& program) {
+  const TokenizerData& data = program.tokenizer();
   text::Vocabulary vocabulary;
   vocabulary.model = data.facts.model;
+  vocabulary.definition = data.definition;
+  vocabulary.num_ids = program.vocabulary();
   vocabulary.pre_tokenizer = data.facts.pre;
   vocabulary.tokens.assign(data.tokens.begin(), data.tokens.end());
   vocabulary.merges.assign(data.merges.begin(), data.merges.end());
+  vocabulary.scores.assign(data.scores.begin(), data.scores.end());
   vocabulary.token_types.assign(data.types.begin(), data.types.end());
   vocabulary.bos_id = data.facts.bos;
   vocabulary.eos_id = data.facts.eos;
@@ -76,8 +80,7 @@ Result<std::shared_ptr<const TextModel>> TextModel::create(const Program& progra
     return unimplemented("tokenizer", "the model has no vocabulary");
   }
   std::shared_ptr<TextModel> model(new TextModel());
-  CHORUS_ASSIGN_OR_RETURN(model->tokenizer_,
-                          text::Tokenizer::create(vocabulary_of(program.tokenizer())));
+  CHORUS_ASSIGN_OR_RETURN(model->tokenizer_, text::Tokenizer::create(vocabulary_of(program)));
   if (!program.chat_template().empty()) {
     // A template that does not parse is reported when it is used: text without it works.
     auto chat_template = text::ChatTemplate::create(program.chat_template());
@@ -97,6 +100,8 @@ Result<std::string> TextModel::render_chat(std::span<const text::ChatMessage> me
   text::RenderOptions options;
   options.bos_token = piece_or_nothing(*tokenizer_, tokenizer_->bos_id());
   options.eos_token = piece_or_nothing(*tokenizer_, tokenizer_->eos_id());
+  options.unk_token = piece_or_nothing(*tokenizer_, tokenizer_->unknown_id());
+  options.pad_token = piece_or_nothing(*tokenizer_, tokenizer_->padding_id());
   return template_->render(messages, options);
 }
 

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "exporter/lower_hf_tokenizer.h"
 #include "exporter/lowering.h"
 #include "program/names.h"
 
@@ -103,6 +104,8 @@ Result<AlignedBuffer> export_folder(const HfFolder& folder, const ExportOptions&
   Lowering lowering(checkpoint, builder);
   CHORUS_RETURN_IF_ERROR(apply_quantize(options, lowering));
   CHORUS_RETURN_IF_ERROR(architecture.lower(config, lowering));
+  CHORUS_RETURN_IF_ERROR(
+      lower_hf_tokenizer(folder.tokenizer_json(), folder.settings(), builder.facts));
   CHORUS_RETURN_IF_ERROR(apply_context(options.context, builder.facts.context));
   return builder.build_image(options.progress);
 }

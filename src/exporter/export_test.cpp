@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <gtest/gtest.h>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -404,6 +405,14 @@ TEST(Export, TokenizersThatDoNotFitAreRefusedByKey) {
        [](GgufWriter& w) { w.set_i32s("tokenizer.ggml.token_type", std::vector<int32_t>(20, 7)); }},
       {kBad, "tokenizer.ggml.scores",
        [](GgufWriter& w) { w.set_f32s("tokenizer.ggml.scores", {1.0f}); }},
+      {kBad, "tokenizer.ggml.scores",
+       [](GgufWriter& w) { w.set_string("tokenizer.ggml.model", "llama"); }},
+      {kBad, "tokenizer.ggml.scores",
+       [](GgufWriter& w) {
+         std::vector<float> scores(20, 0.0f);
+         scores[3] = std::numeric_limits<float>::quiet_NaN();
+         w.set_f32s("tokenizer.ggml.scores", scores);
+       }},
       {kBad, "tokenizer.ggml.merges",
        [](GgufWriter& w) { w.set_i32s("tokenizer.ggml.merges", {1}); }},
       {kBad, "tokenizer.ggml.eos_token_id",

@@ -2,8 +2,10 @@
 // llama.cpp (src/llama-vocab.cpp).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 
+#include "exporter/end_tokens.h"
 #include "exporter/lowering.h"
 #include "program/limits.h"
 #include "program/names.h"
@@ -15,9 +17,67 @@ namespace {
 constexpr uint8_t kControl = 3;
 constexpr int64_t kLastTokenType = 6;
 
-constexpr std::array<std::string_view, 12> kEndTexts = {
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>",      "<|end|>",       "<|endoftext|>", "<|eos|>",
-    "<EOT>",      "_<EOT>",     "<|end_of_text|>", "<end_of_turn>", "<eos>",         "</s>"};
+// Texts of tokens that are control tokens whatever type the file gives them: what ends a turn or
+// takes part in filling a gap.
+constexpr std::array<std::string_view, 47> kControlTexts = {
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<\xef\xbd\x9c"
+    "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+    "[e~[",
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<PRE>",
+    "\xe2\x96\x81<PRE>",
+    "<|code_prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<SUF>",
+    "\xe2\x96\x81<SUF>",
+    "<|code_suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<MID>",
+    "\xe2\x96\x81<MID>",
+    "<|code_middle|>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|file_sep|>"};
+
+// Those of models that begin every text with BOS.
+constexpr std::array<std::string_view, 9> kBosPreTokenizers = {"llama3",  "llama-v3",  "llama-bpe",
+                                                               "falcon3", "falcon-h1", "midm-2.0",
+                                                               "lfm2",    "pixtral",   "tekken"};
+
+template <size_t N>
+bool is_one_of(const std::array<std::string_view, N>& texts, std::string_view text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
 
 std::string key(std::string_view name) { return "tokenizer.ggml." + std::string(name); }
 
@@ -61,8 +121,15 @@ Status read_tokens(const GgufFile& file, ProgramFacts& facts, TokenizerStorage& 
     facts.tokens.types = storage.types;
   }
   CHORUS_ASSIGN_OR_RETURN(auto scores, file.find_floats(key("scores")));
+  if (!scores && facts.tokenizer.model == "llama") {
+    return data_loss(key("scores"), "expected this key, found none");
+  }
   if (scores) {
     CHORUS_RETURN_IF_ERROR(check_count(key("scores"), scores->size()));
+    const auto is_nan = [](float score) { return std::isnan(score); };
+    if (std::any_of(scores->begin(), scores->end(), is_nan)) {
+      return data_loss(key("scores"), "expected numbers, found NaN");
+    }
     storage.scores = std::move(*scores);
     facts.tokens.scores = storage.scores;
   }
@@ -100,25 +167,27 @@ Status read_ids(const GgufFile& file, ProgramFacts& facts) {
     if (found) *id = static_cast<int32_t>(*found);
   }
   CHORUS_ASSIGN_OR_RETURN(const auto end_of_message, file.find_int(key("eom_token_id"), 0, last));
-  const auto add_end = [&t](int32_t id) {
-    const bool known = id == t.eos || id == t.eot ||
-                       std::find(t.end_ids.begin(), t.end_ids.end(), id) != t.end_ids.end();
-    if (!known && t.end_ids.size() < kMaxEndIds) t.end_ids.push_back(id);
-  };
-  if (end_of_message) add_end(static_cast<int32_t>(*end_of_message));
+  if (end_of_message) add_end_id(t, static_cast<int32_t>(*end_of_message));
   for (size_t id = 0; id < facts.tokens.types.size(); ++id) {
-    if (facts.tokens.types[id] != kControl) continue;
-    const auto text = facts.tokens.strings[id];
-    if (std::find(kEndTexts.begin(), kEndTexts.end(), text) != kEndTexts.end()) {
-      add_end(static_cast<int32_t>(id));
-    }
+    const std::string_view text = facts.tokens.strings[id];
+    if (!ends_a_turn(text)) continue;
+    // Vocabularies with HTML's tags have this one as a plain token.
+    if (text == "</s>" && facts.tokens.types[id] != kControl) continue;
+    add_end_id(t, static_cast<int32_t>(id));
   }
   return Status();
 }
 
+// Requires: facts.tokens.types are those of `storage`.
+void mark_control_tokens(const ProgramFacts& facts, TokenizerStorage& storage) {
+  for (size_t id = 0; id < storage.types.size(); ++id) {
+    if (is_one_of(kControlTexts, facts.tokens.strings[id])) storage.types[id] = kControl;
+  }
+}
+
 Status read_flags(const GgufFile& file, TokenizerFacts& t) {
   const bool scored = t.model == "llama";
-  t.add_bos = scored || t.pre == "llama3" || t.pre == "llama-v3" || t.pre == "llama-bpe";
+  t.add_bos = scored || is_one_of(kBosPreTokenizers, t.pre);
   t.add_space_prefix = scored;
   const std::pair<const char*, bool*> flags[] = {{"add_bos_token", &t.add_bos},
                                                  {"add_eos_token", &t.add_eos},
@@ -145,6 +214,7 @@ Status lower_tokenizer(const GgufFile& file, ProgramFacts& facts, TokenizerStora
   CHORUS_RETURN_IF_ERROR(read_tokens(file, facts, storage));
   CHORUS_RETURN_IF_ERROR(read_merges(file, facts));
   CHORUS_RETURN_IF_ERROR(read_ids(file, facts));
+  mark_control_tokens(facts, storage);
   return read_flags(file, facts.tokenizer);
 }
 

@@ -245,6 +245,7 @@ Result<Manifest> ProgramBuilder::plan(const TextSegments& text, uint64_t& manife
   }
   manifest.tokens = place_text(text.tokens, end);
   manifest.merges = place_text(text.merges, end);
+  manifest.definition = place_text(text.definition, end);
   manifest.chat_template = place_text(text.chat_template, end);
   manifest_offset = align_segment(end);
   CHORUS_RETURN_IF_ERROR(check_manifest(manifest, kImageHeaderBytes, manifest_offset));
@@ -278,6 +279,7 @@ Result<AlignedBuffer> ProgramBuilder::build_image(const BuildProgress& progress)
   TextSegments text;
   if (!facts.tokens.strings.empty()) text.tokens = encode_strings(facts.tokens);
   if (!facts.merges.strings.empty()) text.merges = encode_strings(facts.merges);
+  text.definition = std::as_bytes(std::span(facts.definition));
   text.chat_template = std::as_bytes(std::span(facts.chat_template));
   uint64_t manifest_offset = 0;
   CHORUS_ASSIGN_OR_RETURN(Manifest manifest, plan(text, manifest_offset));
@@ -290,6 +292,7 @@ Result<AlignedBuffer> ProgramBuilder::build_image(const BuildProgress& progress)
   write_weights(progress, image, manifest);
   copy_text(text.tokens, manifest.tokens, image);
   copy_text(text.merges, manifest.merges, image);
+  copy_text(text.definition, manifest.definition, image);
   copy_text(text.chat_template, manifest.chat_template, image);
   const auto encoded = encode_manifest(manifest);
   CHORUS_CHECK_EQ(encoded.size(), manifest_bytes);

@@ -29,6 +29,7 @@ struct ProgramFacts {
   TokenizerFacts tokenizer;
   StringList tokens;  // with types, and scores where the model has them
   StringList merges;
+  std::string_view definition;  // of kDefinedTokenizer
   std::string_view chat_template;
 };
 
@@ -101,6 +102,7 @@ class ProgramBuilder {
   struct TextSegments {
     std::vector<std::byte> tokens;
     std::vector<std::byte> merges;
+    std::span<const std::byte> definition;
     std::span<const std::byte> chat_template;
   };
 

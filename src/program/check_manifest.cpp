@@ -90,6 +90,8 @@ Status check_tokenizer_facts(const Manifest& manifest) {
       check_text_segment("tokenizer.vocabulary", manifest.tokens, kMaxTokenBytes + overhead));
   CHORUS_RETURN_IF_ERROR(check_text_segment("tokenizer.merges", manifest.merges,
                                             kMaxTokenBytes + uint64_t{12} * kMaxMerges));
+  CHORUS_RETURN_IF_ERROR(
+      check_text_segment("tokenizer.definition", manifest.definition, kMaxDefinitionBytes));
   return check_text_segment("chat_template", manifest.chat_template, kMaxTemplateBytes);
 }
 
@@ -124,7 +126,8 @@ std::vector<Segment> segments_in_order(const Manifest& manifest) {
   for (const Weight& weight : manifest.weights) {
     segments.push_back({weight.offset, weight.bytes, {}});
   }
-  for (const Segment* segment : {&manifest.tokens, &manifest.merges, &manifest.chat_template}) {
+  for (const Segment* segment :
+       {&manifest.tokens, &manifest.merges, &manifest.definition, &manifest.chat_template}) {
     if (segment->bytes > 0) segments.push_back(*segment);
   }
   std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) {

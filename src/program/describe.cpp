@@ -165,7 +165,9 @@ ProgramDescription describe(const Program& program) {
   add_weights(program, description);
   description.tokenizer_model = program.tokenizer().facts.model;
   description.tokenizer_pre = program.tokenizer().facts.pre;
-  description.num_tokens = std::ssize(program.tokenizer().tokens);
+  description.num_tokens = program.tokenizer().definition.empty()
+                               ? std::ssize(program.tokenizer().tokens)
+                               : program.vocabulary();
   description.num_merges = std::ssize(program.tokenizer().merges);
   description.has_chat_template = !program.chat_template().empty();
   description.content = to_hex(program.content());

@@ -27,6 +27,7 @@ inline constexpr uint32_t kMaxNameBytes = 1024;  // of weights, methods, the mod
 inline constexpr uint32_t kMaxEndIds = 64;
 inline constexpr uint32_t kMaxMerges = 1 << 25;
 inline constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;  // of all tokens, or merges, together
+inline constexpr uint64_t kMaxDefinitionBytes = uint64_t{256} << 20;  // of a tokenizer.json
 inline constexpr uint64_t kMaxTemplateBytes = uint64_t{4} << 20;
 
 }  // namespace chorus

@@ -68,9 +68,10 @@ fb::Offset<file::Tokenizer> encode_tokenizer(fb::FlatBufferBuilder& builder,
   const auto end_ids = encode_ids(builder, facts.end_ids);
   const file::Segment tokens = encode_segment(manifest.tokens);
   const file::Segment merges = encode_segment(manifest.merges);
+  const file::Segment definition = encode_segment(manifest.definition);
   return file::CreateTokenizer(builder, model, pre, facts.bos, facts.eos, facts.eot, facts.pad,
                                facts.unk, end_ids, facts.add_bos, facts.add_eos,
-                               facts.add_space_prefix, &tokens, &merges);
+                               facts.add_space_prefix, &tokens, &merges, &definition);
 }
 
 // Calls `encode(builder, item)` for each item; the vector of the results.
@@ -240,6 +241,7 @@ Status decode_tokenizer(const file::Tokenizer* from, Manifest& manifest) {
   facts.add_space_prefix = from->add_space_prefix();
   manifest.tokens = decode_segment(from->vocabulary());
   manifest.merges = decode_segment(from->merges());
+  manifest.definition = decode_segment(from->definition());
   return Status();
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -45,10 +46,14 @@ struct Segment {
   Digest sha256{};
 };
 
+// The tokenizer model whose definition is a tokenizer.json.
+inline constexpr std::string_view kDefinedTokenizer = "huggingface";
+
 // The small part of a tokenizer; ids are -1 where the model has none.
 struct TokenizerFacts {
-  std::string
-      model;  // "gpt2" (byte-level BPE), "llama" (scores); empty: the program has no tokenizer
+  // "gpt2" (byte-level BPE), "llama" (scores), "huggingface" (a tokenizer.json); empty: the program
+  // has no tokenizer.
+  std::string model;
   std::string pre;  // the pre-tokenizer's name, may be empty
   int32_t bos = -1;
   int32_t eos = -1;
@@ -74,6 +79,7 @@ struct Manifest {
   TokenizerFacts tokenizer;
   Segment tokens;
   Segment merges;
+  Segment definition;  // the tokenizer.json
   Segment chat_template;
 };
 

@@ -27,10 +27,18 @@ Status check_hash(std::span<const std::byte> bytes, const Digest& expected, std:
 
 Status check_tokenizer(const TokenizerData& tokenizer, int32_t vocabulary) {
   if (tokenizer.facts.model.empty()) {
-    if (!tokenizer.tokens.empty() || !tokenizer.merges.empty()) {
+    if (!tokenizer.tokens.empty() || !tokenizer.merges.empty() || !tokenizer.definition.empty()) {
       return data_loss("tokenizer.model", "expected a name beside tokens, found none");
     }
     return Status();
+  }
+  const bool is_defined = tokenizer.facts.model == kDefinedTokenizer;
+  if (is_defined == tokenizer.definition.empty()) {
+    return data_loss("tokenizer.definition", "expected one with model huggingface alone");
+  }
+  if (is_defined) {
+    if (tokenizer.tokens.empty() && tokenizer.merges.empty()) return Status();
+    return data_loss("tokenizer.vocabulary", "expected none beside a definition");
   }
   if (tokenizer.tokens.size() != static_cast<size_t>(vocabulary)) {
     return data_loss("tokenizer.vocabulary", "expected " + std::to_string(vocabulary) +
@@ -107,9 +115,12 @@ Status Program::read_text_segments() {
   };
   const auto tokens = bytes_of(manifest_.tokens);
   const auto merges = bytes_of(manifest_.merges);
+  const auto definition = bytes_of(manifest_.definition);
   const auto chat_template = bytes_of(manifest_.chat_template);
   CHORUS_RETURN_IF_ERROR(check_hash(tokens, manifest_.tokens.sha256, "tokenizer.vocabulary"));
   CHORUS_RETURN_IF_ERROR(check_hash(merges, manifest_.merges.sha256, "tokenizer.merges"));
+  CHORUS_RETURN_IF_ERROR(
+      check_hash(definition, manifest_.definition.sha256, "tokenizer.definition"));
   CHORUS_RETURN_IF_ERROR(
       check_hash(chat_template, manifest_.chat_template.sha256, "chat_template"));
 
@@ -122,6 +133,7 @@ Status Program::read_text_segments() {
   tokenizer_.types = token_list->types;
   tokenizer_.scores = token_list->scores;
   tokenizer_.merges = std::move(merge_list->strings);
+  tokenizer_.definition = {reinterpret_cast<const char*>(definition.data()), definition.size()};
   CHORUS_RETURN_IF_ERROR(check_tokenizer(tokenizer_, manifest_.vocabulary));
 
   chat_template_ = {reinterpret_cast<const char*>(chat_template.data()), chat_template.size()};

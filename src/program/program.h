@@ -25,6 +25,7 @@ struct TokenizerData {
                                    // 4 user defined, 5 unused, 6 byte; or empty
   std::span<const float> scores;   // per token, or empty
   std::vector<std::string_view> merges;  // "left right", best first; or empty
+  std::string_view definition;           // of "huggingface", which has no tokens here; or empty
 };
 
 // Invariants: everything but the bytes of weights has been checked; every id in the graph is in
