@@ -124,8 +124,25 @@ Status at_flag(std::string_view flag, const Status& status) {
 
 Status check_not_same(std::string_view flag, const std::string& output, const std::string& input) {
   std::error_code error;
-  if (!std::filesystem::equivalent(output, input, error)) return Status();
-  return invalid_argument(std::string(flag), "expected another file than the input " + input);
+  if (std::filesystem::equivalent(output, input, error))
+    return invalid_argument(std::string(flag), "expected another file than the input " + input);
+  if (!std::filesystem::is_directory(input, error) || !std::filesystem::exists(output, error))
+    return Status();
+  const auto folder = std::filesystem::canonical(input, error);
+  const auto file = std::filesystem::canonical(output, error);
+  const auto differ = std::mismatch(folder.begin(), folder.end(), file.begin(), file.end());
+  if (error || differ.first != folder.end()) return Status();
+  return invalid_argument(std::string(flag), "expected no file of the input " + input);
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  if (a.empty() || b.empty()) return false;
+  if (a == b || std::filesystem::equivalent(a, b, error)) return true;
+  const auto full = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return full(a) == full(b) && !error;
 }
 
 std::vector<std::string> near_matches(std::string_view word,

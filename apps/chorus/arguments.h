@@ -44,8 +44,11 @@ Result<int> parse_choice(std::string_view flag, std::string_view text,
 // message.
 Status at_flag(std::string_view flag, const Status& status);
 
-// Refuses an output that is the input: writing would replace it. `flag` names the output.
+// Refuses an output that is the input, or a file of the folder that is the input: writing would
+// replace it. `flag` names the output.
 Status check_not_same(std::string_view flag, const std::string& output, const std::string& input);
+// Whether two names are of one file, which need not exist yet. False for empty names.
+bool is_same_file(const std::string& a, const std::string& b);
 
 // Those of `candidates` that `word` may have meant: within two edits, or it is the start of one;
 // nearest first, at most three.

@@ -14,6 +14,7 @@
 #include "line_reader.h"
 #include "models.h"
 #include "saving.h"
+#include "text/detokenizer.h"
 #include "verbs.h"
 
 namespace chorus::cli {
@@ -62,6 +63,13 @@ std::string help_of(const Command& command) {
   return text + "\n";
 }
 
+// As the name of a branch: valid UTF-8 with _ for spaces and control characters.
+std::string as_name(std::string_view text) {
+  std::string name = text::to_valid_utf8(text);
+  for (char& c : name) c = (c >= 0 && c <= ' ') || c == 0x7f ? '_' : c;
+  return name;
+}
+
 class ChatVerb final : public Verb {
  public:
   ChatVerb() : Verb("chat", "talk with a model in the terminal") {}
@@ -82,7 +90,7 @@ class ChatVerb final : public Verb {
   Status generate(Turn& turn, ChatPrompt prompt, Console& console);
   void stream(GenerationJob& job, Console& console);
   Status retry(Console& console);
-  Status rewind(const std::string& argument, Console& console);
+  Status rewind(const std::string& name, const std::string& argument, Console& console);
   Status fork(std::string name, Console& console);
   Status save(const std::string& file, Console& console);
   Status load(const std::string& argument, Console& console);
@@ -234,11 +242,11 @@ Status ChatVerb::run_command(const std::string& name, const std::string& argumen
   if (name == "/help") {
     for (const Command& each : kCommands) console.text(help_of(each));
   } else if (name == "/undo") {
-    return rewind("1", console);
+    return rewind(name, "1", console);
   } else if (name == "/retry") {
     return retry(console);
   } else if (name == "/rewind") {
-    return rewind(argument, console);
+    return rewind(name, argument, console);
   } else if (name == "/fork") {
     return fork(argument, console);
   } else if (name == "/branches") {
@@ -351,10 +359,11 @@ Status ChatVerb::retry(Console& console) {
 
 // ---- Commands ----
 
-Status ChatVerb::rewind(const std::string& argument, Console& console) {
+// By the command of this name.
+Status ChatVerb::rewind(const std::string& name, const std::string& argument, Console& console) {
   const auto most = static_cast<int64_t>(current().turns().size());
-  if (most == 0) return invalid_argument("/rewind", "expected a message to take back, found none");
-  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count("/rewind", argument, 1, most));
+  if (most == 0) return invalid_argument(name, "expected a message to take back, found none");
+  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(name, argument, 1, most));
   current().drop_turns(static_cast<size_t>(count));
   tell("(" + std::to_string(current().turns().size()) + " turns are left)", console);
   return Status();
@@ -371,9 +380,11 @@ Status ChatVerb::fork(std::string name, Console& console) {
     const std::string next = "fork" + std::to_string(i);
     if (!is_taken(next)) name = next;
   }
-  if (name.find_first_of(" \t") != std::string::npos || is_taken(name)) {
-    return invalid_argument("/fork", "expected a new name without spaces, found \"" + name + "\"");
+  if (name != as_name(name)) {
+    return invalid_argument("/fork", "expected a name of UTF-8 without spaces and control " +
+                                         ("characters, found \"" + as_name(name) + "\""));
   }
+  if (is_taken(name)) return invalid_argument("/fork", "expected a new name, found " + name);
   CHORUS_ASSIGN_OR_RETURN(Conversation branch, current().fork(name));
   branches_.push_back(std::move(branch));
   current_ = std::prev(branches_.end());
@@ -386,6 +397,7 @@ Status ChatVerb::save(const std::string& file, Console& console) {
   if (current().turns().empty()) {
     return invalid_argument("/save", "expected a message before it, found none");
   }
+  CHORUS_RETURN_IF_ERROR(check_not_same("/save", file, model_));
   const auto saved = current().save();
   if (!saved.ok()) return at_flag("/save", saved.status());
   CHORUS_RETURN_IF_ERROR(write_saved("/save", *saved, file, *interrupt_));
@@ -405,8 +417,7 @@ Status ChatVerb::load(const std::string& argument, Console& console) {
   CHORUS_ASSIGN_OR_RETURN(Session session,
                           load_saved("/load", saved, recompute, engine_->runner()));
   // The file's name without its folder and ending, and a number if there is one of that name.
-  std::string stem = std::filesystem::path(file).stem().string();
-  for (char& c : stem) c = c == ' ' || c == '\t' ? '_' : c;
+  const std::string stem = as_name(std::filesystem::path(file).stem().string());
   std::string name = stem;
   for (size_t i = 2; is_taken(name); ++i) name = stem + std::to_string(i);
   auto branch = Conversation::restore(name, saved, std::move(session));

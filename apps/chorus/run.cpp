@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "base/memory_map.h"
 #include "latencies.h"
 #include "live_view.h"
 #include "models.h"
@@ -31,6 +32,7 @@ class RunVerb final : public Verb {
  private:
   Status parse_sessions();
   Status read_all_prompts();
+  Status check_outputs() const;
   int open_model(Console& console);
   int load_session(Console& console);
   bool needs_text() const;
@@ -95,8 +97,8 @@ void RunVerb::declare(CommandLine& line) {
   line.flag("--prompts", sources_.prompts_file, "FILE",
             "prompts, one a line, or JSON Lines with prompt or messages, and id, max_tokens, "
             "temperature, top_k, top_p, min_p, seed, stop, ignore_eos, priority (higher first), "
-            "deadline_ms; - is "
-            "stdin; blank lines are skipped");
+            "deadline_ms, cache_salt (KV is shared only with prompts of the same); - is stdin; "
+            "blank lines are skipped");
   line.flag("--tokens", sources_.tokens_file, "FILE",
             "JSON Lines of arrays of token ids; - is stdin");
   line.flag("--chat", sources_.chat, "put each prompt into the model's chat template");
@@ -150,7 +152,7 @@ Status RunVerb::parse() {
 
 // The flags of sessions, and the file to load: an error of that is told when the line is in order.
 Status RunVerb::parse_sessions() {
-  if (!save_file_.empty() && save_file_ == report_file_) {
+  if (is_same_file(save_file_, report_file_)) {
     return invalid_argument(kSave, "expected another file than --report");
   }
   if (load_file_.empty()) {
@@ -501,8 +503,16 @@ int RunVerb::finish(Console& console, Interrupt& interrupt) {
   return number("failed") == "0" ? code : kFailed;
 }
 
+// Nobody wants to know after the work that its results cannot be kept.
+Status RunVerb::check_outputs() const {
+  if (!report_file_.empty())
+    CHORUS_RETURN_IF_ERROR(at_flag("--report", check_writable(report_file_)));
+  return save_file_.empty() ? Status() : at_flag(kSave, check_writable(save_file_));
+}
+
 int RunVerb::run(Console& console, Interrupt& interrupt) {
   if (!saved_.ok()) return console.error(saved_.status(), kBadModel);
+  if (const Status status = check_outputs(); !status.ok()) return console.error(status, kFailed);
   if (const int code = open_model(console); code != kDone) return code;
   started_ns_ = clock_.now_ns();
   make_jobs(console);

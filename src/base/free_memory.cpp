@@ -32,4 +32,10 @@ int64_t free_memory_bytes() {
   return bytes;
 }
 
+int64_t total_memory_bytes() {
+  const int64_t bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  int64_t limit = 0;
+  return std::ifstream("/sys/fs/cgroup/memory.max") >> limit ? std::min(bytes, limit) : bytes;
+}
+
 }  // namespace chorus

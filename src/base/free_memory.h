@@ -9,4 +9,8 @@ namespace chorus {
 // its limit of address space (RLIMIT_AS) leave.
 int64_t free_memory_bytes();
 
+// Bytes that this process could take if it were alone: the machine's memory, at most the limit of
+// its cgroup.
+int64_t total_memory_bytes();
+
 }  // namespace chorus

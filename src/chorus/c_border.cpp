@@ -37,6 +37,21 @@ chorus_error error_of(const Status& status) {
   return error;
 }
 
+Status of_generation(const Status& status, const char* prompt) {
+  std::string field = status.field();
+  if (field == "prompt") field = prompt;
+  if (field == "max_tokens") field = "max_new_tokens";
+  if (field == "deadline_ms") field = "deadline_ns";
+  if (field == "stop" || field.starts_with("stop[")) field.insert(4, "s");
+  return status.ok() ? status : Status(status.code(), std::move(field), status.message());
+}
+
+Status require_path(const char* path, const char* name) {
+  CHORUS_RETURN_IF_ERROR(require({{path, name}}));
+  if (*path != '\0') return Status();
+  return invalid_argument(name, "expected the name of a file, found an empty one");
+}
+
 chorus_code answer(const Status& status, chorus_error* error) noexcept {
   if (!status.ok() && error != nullptr) *error = error_of(status);
   return static_cast<chorus_code>(status.code());

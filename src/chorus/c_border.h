@@ -15,6 +15,9 @@
 namespace chorus::c {
 
 chorus_error error_of(const Status& status);
+// The status of a generation, with the name that an option has in chorus_generation_options.
+// `prompt` names the parameter that was the prompt.
+Status of_generation(const Status& status, const char* prompt);
 
 // The code of a status, with its description in `error` when it failed; that may be null.
 chorus_code answer(const Status& status, chorus_error* error) noexcept;
@@ -23,6 +26,8 @@ struct Required {
   const void* pointer;
   const char* name;
 };
+// kInvalidArgument for the name of a file that is null or empty.
+Status require_path(const char* path, const char* name);
 // kInvalidArgument with the name of the first pointer that is null.
 Status require(std::initializer_list<Required> all);
 // The same for an array, which may be null when it is empty.

@@ -26,6 +26,7 @@ struct chorus_session {
 
 struct chorus_generation {
   chorus::Generation generation;
+  const char* prompt;                // the parameter that was the prompt; a literal
   std::vector<chorus_token> tokens;  // as far as they were asked for
   std::vector<chorus_likeliest> likeliest;
 };
@@ -87,9 +88,11 @@ Status give_session(std::shared_ptr<chorus::Engine> engine, Result<chorus::Sessi
   return Status();
 }
 
-Status give_generation(Result<chorus::Generation> generation, chorus_generation** out) {
-  if (!generation.ok()) return generation.status();
-  *out = new chorus_generation{std::move(generation).value(), {}, {}};
+// `prompt` is the parameter that was the prompt.
+Status give_generation(Result<chorus::Generation> generation, const char* prompt,
+                       chorus_generation** out) {
+  if (!generation.ok()) return of_generation(generation.status(), prompt);
+  *out = new chorus_generation{std::move(generation).value(), prompt, {}, {}};
   return Status();
 }
 
@@ -97,7 +100,8 @@ Status give_generation(Result<chorus::Generation> generation, chorus_generation*
 
 Status open_engine(const char* model, const chorus_engine_options* given,
                    chorus_engine** out) noexcept {
-  CHORUS_RETURN_IF_ERROR(require({{model, "model"}, {out, "engine"}}));
+  CHORUS_RETURN_IF_ERROR(require_path(model, "model"));
+  CHORUS_RETURN_IF_ERROR(require({{out, "engine"}}));
   CHORUS_ASSIGN_OR_RETURN(const chorus::EngineOptions options, engine_options(given));
   CHORUS_ASSIGN_OR_RETURN(auto engine, chorus::Engine::open(model, options));
   *out = new chorus_engine{std::move(engine)};
@@ -201,7 +205,8 @@ Status open_session(chorus_engine* engine, const chorus_session_options* given,
 
 Status load_session(chorus_engine* engine, const char* path, bool recompute,
                     const chorus_session_options* given, chorus_session** out) noexcept {
-  CHORUS_RETURN_IF_ERROR(require({{engine, "engine"}, {path, "path"}, {out, "session"}}));
+  CHORUS_RETURN_IF_ERROR(require({{engine, "engine"}, {out, "session"}}));
+  CHORUS_RETURN_IF_ERROR(require_path(path, "path"));
   CHORUS_ASSIGN_OR_RETURN(const chorus::SessionOptions options, session_options(given));
   return give_session(engine->engine,
                       chorus::load_session(engine->engine->runner(), path, recompute, options),
@@ -221,7 +226,7 @@ Status generate(chorus_session* session, const int32_t* tokens, size_t num_token
   return give_generation(
       session->engine->generate(session->session, std::vector<int32_t>(tokens, tokens + num_tokens),
                                 std::move(options.options), std::move(options.stops)),
-      out);
+      "tokens", out);
 }
 
 Status generate_text(chorus_session* session, const char* text, size_t text_size,
@@ -232,7 +237,7 @@ Status generate_text(chorus_session* session, const char* text, size_t text_size
   return give_generation(
       session->engine->generate(session->session, std::string_view(text, text_size),
                                 std::move(options.options), std::move(options.stops)),
-      out);
+      "text", out);
 }
 
 Status append(chorus_session* session, const int32_t* tokens, size_t num_tokens,
@@ -243,7 +248,7 @@ Status append(chorus_session* session, const int32_t* tokens, size_t num_tokens,
   return give_generation(
       session->engine->append(session->session, std::vector<int32_t>(tokens, tokens + num_tokens),
                               options.options),
-      out);
+      "tokens", out);
 }
 
 Status get_result(chorus_generation* generation, chorus_result* out) noexcept {
@@ -258,7 +263,7 @@ Status get_result(chorus_generation* generation, chorus_result* out) noexcept {
   result.likeliest = generation->likeliest.data();
   result.num_likeliest = generation->likeliest.size();
   result.finish = finish_of(generation->generation);
-  result.error = error_of(generation->generation.error());
+  result.error = error_of(of_generation(generation->generation.error(), generation->prompt));
   return fill(result, out, "result");
 }
 
@@ -298,7 +303,8 @@ Status rewind(chorus_session* session, int32_t length) noexcept {
 }
 
 Status save(const chorus_session* session, const char* path) noexcept {
-  CHORUS_RETURN_IF_ERROR(require({{session, "session"}, {path, "path"}}));
+  CHORUS_RETURN_IF_ERROR(require({{session, "session"}}));
+  CHORUS_RETURN_IF_ERROR(require_path(path, "path"));
   return chorus::save_session(session->session, path);
 }
 

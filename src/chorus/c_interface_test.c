@@ -95,7 +95,12 @@ static void test_opening(const char* model) {
   chorus_engine* engine = NULL;
   FAILS(CHORUS_INVALID_ARGUMENT, "model", chorus_engine_open(NULL, &options, &engine, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "engine", chorus_engine_open(model, &options, NULL, &error));
+  FAILS(CHORUS_INVALID_ARGUMENT, "model", chorus_engine_open("", &options, &engine, &error));
   CHECK(chorus_engine_open("/nonexistent/model", &options, &engine, NULL) == CHORUS_NOT_FOUND);
+  options.max_sessions = INT32_MAX;
+  FAILS(CHORUS_INVALID_ARGUMENT, "max_sessions",
+        chorus_engine_open(model, &options, &engine, &error));
+  options = small_options();
   options.threads = -1;
   FAILS(CHORUS_INVALID_ARGUMENT, "threads", chorus_engine_open(model, &options, &engine, &error));
   options = small_options();
@@ -446,6 +451,9 @@ static void test_sessions(chorus_engine* engine, const char* folder) {
   FAILS(CHORUS_DATA_LOSS, "magic", chorus_session_load(engine, path, 0, NULL, &loaded, &error));
   remove(path);
   FAILS(CHORUS_INVALID_ARGUMENT, "path", chorus_session_save(session, NULL, &error));
+  FAILS(CHORUS_INVALID_ARGUMENT, "path", chorus_session_save(session, "", &error));
+  FAILS(CHORUS_INVALID_ARGUMENT, "path",
+        chorus_session_load(engine, "", 0, NULL, &loaded, &error));
   for (size_t i = 0; i < 4; ++i) chorus_session_close(all[i]);
   chorus_session_close(NULL);
 
@@ -481,7 +489,7 @@ static void test_misuse(chorus_engine* engine) {
   FAILS(CHORUS_INVALID_ARGUMENT, "position", chorus_session_position(session, NULL, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "tokens",
         chorus_session_generate(session, NULL, 1, NULL, &generation, &error));
-  FAILS(CHORUS_INVALID_ARGUMENT, "prompt",
+  FAILS(CHORUS_INVALID_ARGUMENT, "tokens",
         chorus_session_generate(session, NULL, 0, NULL, &generation, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "generation",
         chorus_session_generate(session, kPrompt, 1, NULL, NULL, &error));
@@ -490,7 +498,17 @@ static void test_misuse(chorus_engine* engine) {
   FAILS(CHORUS_INVALID_ARGUMENT, "tokens",
         chorus_session_append(session, NULL, 1, NULL, &generation, &error));
   chorus_generation_options options = draws(-1);
-  FAILS(CHORUS_INVALID_ARGUMENT, "max_tokens",
+  FAILS(CHORUS_INVALID_ARGUMENT, "max_new_tokens",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  options = draws(1);
+  options.deadline_ns = -1;
+  FAILS(CHORUS_INVALID_ARGUMENT, "deadline_ns",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  const char* empty[] = {"x", ""};
+  options = draws(1);
+  options.stops = empty;
+  options.num_stops = 2;
+  FAILS(CHORUS_INVALID_ARGUMENT, "stops[1]",
         chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
   options = draws(1);
   options.num_stops = 1;

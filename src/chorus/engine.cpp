@@ -21,6 +21,7 @@ namespace chorus {
 namespace {
 
 constexpr int32_t kDefaultMaxSessions = 256;
+constexpr int32_t kMaxSessions = 1 << 20;    // each has some hundred bytes before it is opened
 constexpr int32_t kMaxStepTokens = 1 << 20;  // what the CPU module takes
 
 cpu::Activations backend_type(Activations activations) {
@@ -113,6 +114,10 @@ Result<EngineSettings> basic_settings(const EngineOptions& options) {
   settings.kv_layout = options.kv_layout;
   CHORUS_RETURN_IF_ERROR(choose_block_size(options, settings));
   settings.max_sessions = options.max_sessions > 0 ? options.max_sessions : kDefaultMaxSessions;
+  if (settings.max_sessions > kMaxSessions) {
+    return invalid_argument("max_sessions", "expected at most " + std::to_string(kMaxSessions) +
+                                                ", found " + std::to_string(settings.max_sessions));
+  }
   const auto limits =
       DecodeFirstScheduler::derive({.max_batch_tokens = options.max_batch_tokens,
                                     .max_decode_sequences = options.max_decode_sequences,
@@ -144,8 +149,23 @@ Status choose_kv_pool(const Program& program, const EngineOptions& options,
   wish.blocks = options.kv_blocks;
   wish.memory_was_given = options.kv_memory_bytes > 0;
   wish.memory_bytes = wish.memory_was_given ? options.kv_memory_bytes : free_memory_bytes() / 2;
-  CHORUS_ASSIGN_OR_RETURN(KvPoolSize size,
-                          size_kv_pool(group_sizes(program.graph(), settings.kv_type), wish));
+  const std::string given = wish.memory_was_given ? "kv_memory_bytes" : "kv_blocks";
+  auto sized = size_kv_pool(group_sizes(program.graph(), settings.kv_type), wish);
+  const bool is_given = wish.memory_was_given || wish.blocks > 0;
+  if (!sized.ok() && sized.status().field() == "context" && is_given &&
+      wish.context <= wish.model_context) {
+    return Status(sized.status().code(), given,
+                  "expected a pool for the context; of that: " + sized.status().message());
+  }
+  if (!sized.ok()) return sized.status();
+  KvPoolSize size = std::move(sized).value();
+  // In kSequence the memory is taken as sessions grow.
+  const int64_t memory = total_memory_bytes();
+  if (settings.kv_layout == KvLayout::kPaged && size.bytes > memory) {
+    return resource_exhausted(given, "expected at most the machine's memory of " +
+                                         std::to_string(memory) + " bytes, found a KV pool of " +
+                                         std::to_string(size.bytes));
+  }
   settings.block_size = size.block_size;
   settings.context = size.context;
   settings.kv_blocks = std::move(size.blocks);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <gtest/gtest.h>
+#include <limits>
 
 #include "chorus/session_file.h"
 #include "program/testing/tiny_program.h"
@@ -189,6 +190,18 @@ TEST_F(EngineTest, WhatIsWrongIsNamed) {
   options = small_options();
   options.context = 100000;
   EXPECT_EQ(Engine::open(kModel, options).status().field(), "context");
+  options = small_options();
+  options.kv_blocks = 2;
+  options.context = 100;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "kv_blocks");
+  options = small_options();
+  options.kv_blocks = 100'000'000;
+  options.block_size = 16;
+  EXPECT_EQ(Engine::open(kModel, options).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "kv_blocks");
+  options = small_options();
+  options.max_sessions = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "max_sessions");
   options = small_options();
   options.kv_blocks = 0;
   options.kv_memory_bytes = 1;

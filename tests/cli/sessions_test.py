@@ -332,15 +332,28 @@ class FlagTest(SessionTest):
         self.assert_refused(2, "--seed", "run", TIED, "--load-session", broken, "--seed", "x")
         self.assert_refused(3, "--load-session.magic", "run", TIED, "--load-session", broken)
 
-    def test_what_cannot_be_written_is_told_after_the_results(self):
-        for path in ("/dev/full", "/nowhere/f", str(self.folder)):
-            done = self.run_json(TIED, "a", "--max-tokens", "2", "--save-session", path, code=1)
-            kinds = [line["type"] for line in done.json_lines()]
-            self.assertEqual(["result", "summary", "error"], kinds)
-            self.assertEqual("--save-session", done.json_lines()[2]["field"])
-            text = self.expect(1, "run", TIED, "a", "--max-tokens", "2", "--save-session", path)
-            self.assertTrue(text.out)
-            self.assertIn("--save-session", text.err)
+    def test_what_cannot_be_written_is_told_before_the_work(self):
+        for flag in ("--save-session", "--report"):
+            for path in ("/dev/full", "/nowhere/f", str(self.folder)):
+                words = ["a", "--max-tokens", "2", flag, path]
+                lines = self.run_json(TIED, *words, code=1).json_lines()
+                self.assertEqual([("error", flag)], [(line["type"], line["field"]) for line in lines])
+                text = self.expect(1, "run", TIED, *words)
+                self.assertEqual("", text.out)
+                self.assertIn(flag, text.err)
+        self.assertEqual([], self.files())
+
+    def test_one_file_is_one_file_by_whatever_name(self):
+        link = str(self.folder / "link")
+        os.symlink(self.folder, link)
+        for other in (f"{self.folder}/./new", f"{link}/new", f"{link}/../{self.folder.name}/new"):
+            words = ["a", "--save-session", other, "--report", str(self.folder / "new")]
+            self.assert_refused(2, "--save-session", "run", TIED, *words)
+        # A link is followed, and stays.
+        os.symlink("target", f"{self.folder}/to_file")
+        self.run_json(TIED, "a", "--max-tokens", "2", "--save-session", f"{self.folder}/to_file")
+        self.assertTrue(os.path.islink(f"{self.folder}/to_file"))
+        self.run_json(TIED, "", "--load-session", f"{self.folder}/target", "--max-tokens", "1")
 
     def test_a_file_limit_leaves_nothing(self):
         words = ["run", TIED, "a" * 200, "--max-tokens", "2", "--save-session", self.file]
@@ -476,8 +489,14 @@ class ChatTest(SessionTest):
             f"/load {bad}": "/load.kv: the section is damaged",
             f"/load {plain}": "/load.notes: expected a session that /save wrote",
         }
-        done = self.chat(*lines, "hello", "/save /nowhere/f", "/save /dev/full", "more", code=1)
-        for wanted in [*lines.values(), "/save: /nowhere/f: cannot create", "/save: /dev/full"]:
+        late = ["/save /nowhere/f", "/save /dev/full", f"/save {os.path.relpath(TIED)}"]
+        done = self.chat(*lines, "hello", *late, "more", code=1)
+        for wanted in [
+            *lines.values(),
+            "/save: /nowhere/f: cannot create",
+            "/save: /dev/full",
+            "/save: expected another file than the input",
+        ]:
             self.assertIn(wanted, done.err)
         self.assertEqual(self.chat("hello", "more").out, done.out)
         self.assertEqual(["bad", "good", "plain"], self.files())
