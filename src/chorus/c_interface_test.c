@@ -452,8 +452,7 @@ static void test_sessions(chorus_engine* engine, const char* folder) {
   remove(path);
   FAILS(CHORUS_INVALID_ARGUMENT, "path", chorus_session_save(session, NULL, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "path", chorus_session_save(session, "", &error));
-  FAILS(CHORUS_INVALID_ARGUMENT, "path",
-        chorus_session_load(engine, "", 0, NULL, &loaded, &error));
+  FAILS(CHORUS_INVALID_ARGUMENT, "path", chorus_session_load(engine, "", 0, NULL, &loaded, &error));
   for (size_t i = 0; i < 4; ++i) chorus_session_close(all[i]);
   chorus_session_close(NULL);
 
