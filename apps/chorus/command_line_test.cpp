@@ -107,15 +107,6 @@ TEST(CommandLine, RefusesWithTheNameOfTheFlag) {
   EXPECT_NE(unknown.message().find("did you mean --seed"), std::string::npos);
 }
 
-TEST(CommandLine, AbsentFlagsAreNamedInEverySpelling) {
-  for (const Words& words : {Words{"m", "--quantize", "5"}, Words{"m", "--quantize=5"},
-                             Words{"m", "--quantize="}, Words{"--quantize", "m"}}) {
-    EXPECT_EQ(Read(words).status, unimplemented("--quantize", "not offered by this version"));
-  }
-  EXPECT_EQ(misplaced_flag("--quantize=q8_0"),
-            unimplemented("--quantize", "not offered by this version"));
-}
-
 TEST(CommandLine, TooManyArguments) {
   CommandLine line("chorus test", "tests");
   std::string model;
