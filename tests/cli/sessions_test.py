@@ -339,7 +339,7 @@ class FlagTest(SessionTest):
                 lines = self.run_json(TIED, *words, code=1).json_lines()
                 self.assertEqual([("error", flag)], [(line["type"], line["field"]) for line in lines])
                 text = self.expect(1, "run", TIED, *words)
-                self.assertEqual("", text.out)
+                self.assertEqual(b"", text.out)
                 self.assertIn(flag, text.err)
         self.assertEqual([], self.files())
 
