@@ -77,7 +77,9 @@ std::vector<TokenId> end_tokens(const Program& program) {
 
 Result<std::shared_ptr<const TextModel>> TextModel::create(const Program& program) {
   if (program.tokenizer().facts.model.empty()) {
-    return unimplemented("tokenizer", "the model has no vocabulary");
+    return unimplemented(
+        "tokenizer",
+        "the model has no vocabulary (a Hugging Face folder has it in tokenizer.json)");
   }
   std::shared_ptr<TextModel> model(new TextModel());
   CHORUS_ASSIGN_OR_RETURN(model->tokenizer_, text::Tokenizer::create(vocabulary_of(program)));

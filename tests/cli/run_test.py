@@ -475,6 +475,25 @@ class EndTest(ReadableTest):
         self.assertEqual(plain["tokens"], echoed["tokens"])
 
 
+class FolderTest(CliTest):
+    """A Hugging Face folder without tokenizer.json: ids work, texts name what is missing."""
+
+    FOLDER = support.GOLDEN / "folders" / "llama_linear"
+
+    def test_ids_without_a_tokenizer(self):
+        done = self.expect(
+            0, "run", self.FOLDER, "--tokens", "-", "--max-tokens", "3", "--json", stdin=b"[1,2,3]\n"
+        )
+        (result,) = done.results()
+        self.assertEqual(3, len(result["tokens"]))
+        self.assertIsNone(result["text"])
+
+    def test_a_text_needs_a_tokenizer(self):
+        done = self.expect(3, "run", self.FOLDER, "hello")
+        self.assertIn("tokenizer.json", done.err)
+        self.assert_error_line(self.expect(3, "run", self.FOLDER, "hello", "--json"), "tokenizer")
+
+
 class SeedTest(CliTest):
     def drawn(self, lines: list, *words) -> list:
         return self.run_json(
