@@ -23,8 +23,6 @@ SHORTEST, LONG, LONGEST = 100, 220, 1500
 FULL = os.environ.get("CHORUS_TEST_FULL", "0") != "0"
 NUM_LONG = int(os.environ.get("CHORUS_TEST_LONG", "4"))
 GENERATED = 96  # of each session
-# Sessions are preempted for what they generate: beside long prompts, few of them run at a time.
-MANY_PREEMPTIONS = 5 if FULL else 10
 BLOCK = 16
 TIMEOUT_S = 7200 if FULL else 600
 
@@ -87,7 +85,7 @@ class PressureTest(CliTest):
                 self.assertEqual(bits(expected), bits(found))
         self.assertEqual(NUM_SESSIONS, len(set(map(bits, roomy))))
         self.assertEqual((0, 0), (plain["preemptions"], plain["recomputed_tokens"]))
-        self.assertGreater(pressed["preemptions"], MANY_PREEMPTIONS)
+        self.assertGreater(pressed["preemptions"], 10)
         self.assertEqual(
             pressed["preemptions"], sum(r["metrics"]["preemptions"] for r in tight)
         )
