@@ -48,6 +48,7 @@ Status check_vocabulary(GgufConfig& config, int64_t rows);
 
 // The base of rope's frequencies under `key`. Errors: kDataLoss unless it is positive.
 Result<double> read_rope_base(GgufConfig& config, std::string_view key, double otherwise);
+Result<double> read_rope_base(const HfConfig& config, std::string_view key, double otherwise);
 
 // The columns of a head that are rotated: an even number, at most head_dim.
 Result<int32_t> read_rope_dims(GgufConfig& config, int64_t head_dim);

@@ -116,6 +116,10 @@ Result<DecoderSizes> read_decoder_sizes(const HfConfig& config, const DecoderSiz
   return c;
 }
 
+Result<double> read_rope_base(const HfConfig& config, std::string_view key, double otherwise) {
+  return number_above(config, key, 0.0, otherwise);
+}
+
 Result<RopeSettings> read_rope_section(const HfConfig& section, double default_theta,
                                        int64_t context) {
   RopeSettings rope;
@@ -141,8 +145,7 @@ Result<RopeSettings> read_rope_section(const HfConfig& section, double default_t
 
 Result<RopeSettings> read_rope(const HfConfig& config, double default_theta, int64_t context) {
   CHORUS_RETURN_IF_ERROR(config.expect_number("partial_rotary_factor", 1.0));
-  CHORUS_ASSIGN_OR_RETURN(const double theta,
-                          number_above(config, "rope_theta", 0.0, default_theta));
+  CHORUS_ASSIGN_OR_RETURN(const double theta, read_rope_base(config, "rope_theta", default_theta));
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     CHORUS_ASSIGN_OR_RETURN(const auto section, config.find_section(key));
     if (section) return read_rope_section(*section, theta, context);

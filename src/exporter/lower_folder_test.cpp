@@ -77,6 +77,8 @@ TEST(LowerFolder, WhatDoesNotFitIsRefusedByName) {
        "config.json.layer_types[5]"},
       {"gemma3_text", "\"use_bidirectional_attention\": false",
        "\"use_bidirectional_attention\": true", kNotYet, "config.json.use_bidirectional_attention"},
+      {"gemma3_text", "\"use_cache\": true", "\"rope_local_base_freq\": -1", kBad,
+       "config.json.rope_local_base_freq"},
       {"gemma3_text", "\"sliding_window\": 24", "\"sliding_window\": 0", kBad,
        "config.json.sliding_window"},
       {"gemma3_text", "\"final_logit_softcapping\": 6.0", "\"final_logit_softcapping\": -6.0", kBad,

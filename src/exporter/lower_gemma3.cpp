@@ -76,8 +76,8 @@ Status read_ropes(const HfConfig& config, Config& c) {
   const auto dims = static_cast<int32_t>(c.sizes.head_dim);
   RopeSettings full;
   RopeSettings windowed;
-  CHORUS_ASSIGN_OR_RETURN(full.theta, config.float_or("rope_theta", 1e6));
-  CHORUS_ASSIGN_OR_RETURN(windowed.theta, config.float_or("rope_local_base_freq", 1e4));
+  CHORUS_ASSIGN_OR_RETURN(full.theta, read_rope_base(config, "rope_theta", 1e6));
+  CHORUS_ASSIGN_OR_RETURN(windowed.theta, read_rope_base(config, "rope_local_base_freq", 1e4));
   CHORUS_ASSIGN_OR_RETURN(const auto parameters, config.find_section("rope_parameters"));
   CHORUS_ASSIGN_OR_RETURN(const auto scaling, config.find_section("rope_scaling"));
   const auto read = [&](std::string_view key, RopeSettings& rope) -> Status {

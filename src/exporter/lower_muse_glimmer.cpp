@@ -38,7 +38,6 @@ struct Config {
   std::optional<float> q_scale;  // of the normed q, where it has no weight for that
   float post_norm_epsilon = kPostNormEpsilon;
   float norm_offset = 0.0f;  // of the layers' norms
-  bool normalises_embedding = true;
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;  // 0: none
 };
@@ -141,8 +140,7 @@ class Builder {
   Status build() {
     b_.facts.context = static_cast<int32_t>(c_.context);
     CHORUS_ASSIGN_OR_RETURN(const WeightId table, lowering_.embedding(names_, c_.width));
-    ValueId x = b_.embed(table);
-    if (config_.normalises_embedding) x = b_.rms_norm(x, kNoWeight, c_.epsilon);
+    ValueId x = b_.rms_norm(b_.embed(table), kNoWeight, c_.epsilon);
     for (int64_t i = 0; i < c_.num_layers; ++i) {
       CHORUS_ASSIGN_OR_RETURN(x, layer(i, x));
     }
