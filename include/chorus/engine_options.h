@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "chorus/kv/types.h"
 
 namespace chorus {
+
+class EventLog;
 
 // How linear layers take their input, and how K and V are stored: what decides the bits of results.
 enum class Activations : uint8_t {
@@ -43,6 +46,9 @@ struct EngineOptions {
   int32_t max_decode_sequences = 0;  // default: 32
   int32_t target_step_ms = 0;        // default: 100
   bool prefix_cache = true;          // equal prefixes of prompts share their KV
+  // Told of everything that happens (chorus/engine/event_log.h). Owners: the caller and the engine.
+  std::shared_ptr<EventLog> event_log = nullptr;
+  bool profile = false;  // tell operators apart in RunnerMetrics::usage
 };
 
 // What the options came to: every value an engine runs with.

@@ -212,6 +212,7 @@ Usage SessionExecutor::usage() const {
   usage.methods = methods_;
   usage.steps = steps_;
   usage.copied_blocks = sessions_->books().copied_blocks();
+  usage.module = module_.usage();
   return usage;
 }
 

@@ -60,12 +60,13 @@ int32_t most_padded_rows(const Program& program) {
   return planner.ok() ? planner->most_padded_rows() : 0;  // the executor says what is wrong
 }
 
-cpu::CpuOptions cpu_options(const Program& program, const EngineSettings& settings) {
+cpu::CpuOptions cpu_options(const Program& program, const EngineSettings& settings, bool profile) {
   cpu::CpuOptions options;
   options.threads = settings.threads;
   options.isa = settings.isa;
   options.activations = backend_type(settings.activations);
   options.kv_type = backend_type(settings.kv_type);
+  options.profile = profile;
   options.block_size = settings.block_size;
   options.num_blocks = settings.kv_blocks;
   options.max_step_tokens = settings.max_batch_tokens + most_padded_rows(program);
@@ -211,7 +212,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   CHORUS_ASSIGN_OR_RETURN(engine->settings_, basic_settings(options));
   EngineSettings& settings = engine->settings_;
   CHORUS_RETURN_IF_ERROR(choose_kv_pool(*program, options, settings));
-  const cpu::CpuOptions backend = cpu_options(*program, settings);
+  const cpu::CpuOptions backend = cpu_options(*program, settings, options.profile);
   auto module = cpu::CpuModule::create(std::move(program), backend);
   if (!module.ok()) return with_option(module.status(), options);
   engine->module_ = std::move(module).value();
@@ -225,6 +226,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   runner.max_decode_sequences = settings.max_decode_sequences;
   runner.target_step_ms = options.target_step_ms;
   runner.prefix_cache = options.prefix_cache;
+  runner.event_log = options.event_log;
   runner.prefill_chunk = settings.prefill_chunk;
   CHORUS_ASSIGN_OR_RETURN(engine->runner_, Runner::create(std::move(executor), runner, clock));
   engine->settings_.target_step_ms = engine->runner_->effective().target_step_ms;

@@ -30,12 +30,13 @@ void* counted(std::size_t size) {
 namespace chorus::cpu {
 namespace {
 
-TEST(CpuModule, AWarmStepAllocatesNothing) {
+void expect_no_allocation(bool profile) {
   constexpr int32_t kRows = 24;
   TinyOptions tiny;
   tiny.window = 40;
   const auto program = std::make_shared<const Program>(tiny_program(tiny));
-  auto created = CpuModule::create(program, {.threads = 2, .num_blocks = {4, 4}});
+  auto created =
+      CpuModule::create(program, {.threads = 2, .num_blocks = {4, 4}, .profile = profile});
   ASSERT_TRUE(created.ok());
   Module& module = **created;
   const std::vector<BlockId> blocks{0, 1};
@@ -73,6 +74,9 @@ TEST(CpuModule, AWarmStepAllocatesNothing) {
   EXPECT_EQ(allocations - before, 0);
   EXPECT_GT(before, 0);
 }
+
+TEST(CpuModule, AWarmStepAllocatesNothing) { expect_no_allocation(false); }
+TEST(CpuModule, AWarmStepWithAProfileAllocatesNothing) { expect_no_allocation(true); }
 
 // Two sequences whose first 256 positions lie in the same blocks decode, then one of them alone.
 TEST(CpuModule, AWarmStepWithASharedPrefixAllocatesNothing) {

@@ -60,12 +60,13 @@ int64_t Interpreter::bytes_needed(const Plan& plan, int32_t body_rows, int32_t k
 }
 
 Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
-                         ThreadPool& pool, int32_t body_rows, int32_t kept_rows)
+                         ThreadPool& pool, Profile* profile, int32_t body_rows, int32_t kept_rows)
     : program_(program),
       plan_(std::move(plan)),
       kernels_(kernels),
       kv_(kv),
       pool_(pool),
+      profile_(profile),
       body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
       tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
       kept_(float_buffer(int64_t{plan_.selected.width} * kept_rows)) {
@@ -130,10 +131,13 @@ void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_k
     tiles.cut(step, slice.row_begin, slice.row_begin + slice.row_count, pool_.num_threads());
   }
   float* kept = floats(kept_) + int64_t{first_kept} * plan_.selected.width;
+  if (profile_ != nullptr) profile_->begin_slice(step, slice);
   pool_.run([&](int thread) {
     const FloatMode mode;
     const Share share = share_rows(work.rows, thread);
+    Profile* const profile = thread == 0 ? profile_ : nullptr;
     compute_angles(work, share);
+    if (profile != nullptr) profile->add_rope_angles();
     run_stage(plan_.body, work, share);
     // select_rows: this thread's rows among the wanted.
     for (size_t i = 0; i < slice.wanted.size(); ++i) {
@@ -143,6 +147,7 @@ void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_k
                   at(work.arena, plan_.selected, row),
                   static_cast<size_t>(plan_.selected.width) * sizeof(float));
     }
+    if (profile != nullptr) profile->add_select_rows();
   });
 }
 
@@ -151,6 +156,7 @@ void Interpreter::run_tail(std::span<const int32_t> kept_rows, int thread) {
   work.arena = floats(tail_arena_);
   work.rows = static_cast<int32_t>(kept_rows.size());
   const Share share = share_rows(work.rows, thread);
+  if (profile_ != nullptr && thread == 0) profile_->start();
   for (int32_t i = share.begin; i < share.begin + share.rows; ++i) {
     std::memcpy(at(work.arena, plan_.tail_input, i),
                 floats(kept_) + int64_t{kept_rows[static_cast<size_t>(i)]} * plan_.tail_input.width,
@@ -161,6 +167,7 @@ void Interpreter::run_tail(std::span<const int32_t> kept_rows, int thread) {
 }
 
 void Interpreter::run_stage(const Stage& stage, const Work& work, const Share& share) {
+  Profile* const profile = share.thread == 0 ? profile_ : nullptr;
   for (const Instruction& instruction : stage.instructions) {
     switch (instruction.op->kind) {
       case OpKind::kEmbed:
@@ -178,6 +185,7 @@ void Interpreter::run_stage(const Stage& stage, const Work& work, const Share& s
       default:
         run_row_wise(instruction, work, share);
     }
+    if (profile != nullptr) profile->add(instruction, work.rows, &stage == &plan_.tail);
   }
 }
 

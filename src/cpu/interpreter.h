@@ -13,6 +13,7 @@
 #include "cpu/kernels/kernels.h"
 #include "cpu/kv_memory.h"
 #include "cpu/plan.h"
+#include "cpu/profile.h"
 #include "exec/module.h"
 #include "program/program.h"
 
@@ -25,9 +26,10 @@ class Interpreter {
   // Rows that run through the tail together.
   static constexpr int32_t kTailRows = 16;
 
-  // The references outlive this object. `plan` was made for body_rows and kTailRows.
+  // The references outlive this object. `plan` was made for body_rows and kTailRows. `profile`:
+  // null, or what is told of each operator.
   Interpreter(const Program& program, Plan plan, const Kernels& kernels, KvMemory& kv,
-              ThreadPool& pool, int32_t body_rows, int32_t kept_rows);
+              ThreadPool& pool, Profile* profile, int32_t body_rows, int32_t kept_rows);
   // Of the buffers that grow with rows.
   static int64_t bytes_needed(const Plan& plan, int32_t body_rows, int32_t kept_rows);
 
@@ -77,6 +79,7 @@ class Interpreter {
   const Kernels& kernels_;
   KvMemory& kv_;
   ThreadPool& pool_;
+  Profile* const profile_;
   AlignedBuffer body_arena_;
   AlignedBuffer tail_arena_;
   AlignedBuffer kept_;                              // f32 [kept_rows, width of the selected value]

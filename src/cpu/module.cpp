@@ -76,6 +76,11 @@ ModuleInfo make_info(const Program& program, const CpuOptions& options, const Kv
   return info;
 }
 
+std::optional<Profile> make_profile(const Program& program, const CpuOptions& options) {
+  if (!options.profile) return std::nullopt;
+  return std::optional<Profile>(std::in_place, program, kv_element_bytes(options.kv_type));
+}
+
 }  // namespace
 
 std::string_view name_of(Activations activations) {
@@ -112,8 +117,10 @@ CpuModule::CpuModule(std::shared_ptr<const Program> program, const CpuOptions& o
       info_(make_info(*program_, options, kv)),
       kv_(std::move(kv)),
       pool_(std::move(pool)),
+      profile_(make_profile(*program_, options)),
       interpreter_(*program_, std::move(plan), kernels_, kv_, *pool_,
-                   rows_of_a_slice(*program_, options), options.max_step_tokens),
+                   profile_ ? &*profile_ : nullptr, rows_of_a_slice(*program_, options),
+                   options.max_step_tokens),
       kept_index_(static_cast<size_t>(options.max_step_tokens), -1) {}
 
 Status CpuModule::begin(const Step& step) {
@@ -224,7 +231,9 @@ Status CpuModule::run(int32_t method, const Slice& slice, std::span<uint8_t> not
     }
     kept_index_[static_cast<size_t>(row)] = num_kept_ + static_cast<int32_t>(i);
   }
+  const int64_t start_ns = clock_.now_ns();
   interpreter_.run_body(*step_, slice, num_kept_, not_finite);
+  graph_ns_ += clock_.now_ns() - start_ns;
   num_kept_ += static_cast<int32_t>(slice.wanted.size());
   next_row_ += slice.row_count;
   return Status();
@@ -281,12 +290,15 @@ Status CpuModule::reduce_rows(std::span<const RowSpec> specs, std::span<RowResul
     }
     pool_->run([&](int thread) {
       const FloatMode mode;
+      const int64_t start_ns = thread == 0 ? clock_.now_ns() : 0;
       interpreter_.run_tail(std::span(rows).first(num_rows), thread);
+      if (thread == 0) graph_ns_ += clock_.now_ns() - start_ns;
       const Range mine = share_of(static_cast<int64_t>(count), pool_->num_threads(), thread);
       for (auto i = static_cast<size_t>(mine.begin); i < static_cast<size_t>(mine.end); ++i) {
         reduce(specs[first + i], interpreter_.logits(row_of[i]), results[first + i], likeliest_[i]);
       }
     });
+    if (profile_) profile_->add_reduction();
     for (size_t i = 0; i < count; ++i) {
       TokenScore& token = results[first + i].token;
       token.likeliest_begin = static_cast<int32_t>(likeliest.size());
@@ -296,6 +308,13 @@ Status CpuModule::reduce_rows(std::span<const RowSpec> specs, std::span<RowResul
     }
   }
   return Status();
+}
+
+ModuleUsage CpuModule::usage() const {
+  ModuleUsage usage;
+  usage.graph_ns = graph_ns_;
+  if (profile_) usage.operators = profile_->usage();
+  return usage;
 }
 
 TokenId CpuModule::choose(const RowSpec& spec, const float* logits) const {

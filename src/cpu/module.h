@@ -4,16 +4,19 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/cpu_features.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
 #include "cpu/interpreter.h"
 #include "cpu/kernels/kernels.h"
 #include "cpu/kv_memory.h"
+#include "cpu/profile.h"
 #include "exec/module.h"
 #include "program/program.h"
 
@@ -36,6 +39,7 @@ struct CpuOptions {
   std::vector<int32_t> num_blocks = {};  // per layer group of the program
   int32_t max_step_tokens = 512;         // most rows of a step, padded ones included
   Isa isa = Isa::kGeneric;
+  bool profile = false;  // tell operators apart in usage(); costs a look at the clock for each
 };
 
 // Invariants:
@@ -63,6 +67,7 @@ class CpuModule final : public Module {
   // Errors: kInvalidArgument for a row that was not wanted, an id or a count out of range.
   Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
                      std::vector<TokenLogprob>& likeliest) override;
+  ModuleUsage usage() const override;
   Status copy_cells(const CellCopy& copy) override { return kv_.copy_cells(copy); }
   Status read_cells(int32_t group, std::span<const CellId> cells,
                     std::span<std::byte> bytes) const override {
@@ -96,6 +101,9 @@ class CpuModule final : public Module {
   ModuleInfo info_;
   KvMemory kv_;
   const std::unique_ptr<ThreadPool> pool_;
+  const SteadyClock clock_;
+  std::optional<Profile> profile_;
+  int64_t graph_ns_ = 0;
   Interpreter interpreter_;
   const Step* step_ = nullptr;
   int32_t next_row_ = 0;  // the first row of the step that no slice has run

@@ -48,6 +48,7 @@ struct Usage {
   std::vector<MethodUsage> methods;
   int64_t steps = 0;
   int64_t copied_blocks = 0;
+  ModuleUsage module;
 };
 
 // Where a session's KV is written to and read from. Errors stop the transfer.

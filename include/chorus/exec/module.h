@@ -122,6 +122,26 @@ struct RowSpec {
   std::span<float> raw;  // if not empty, [vocabulary]: receives the logits, for tests
 };
 
+// What a module has spent on operators of one kind. `ns` is time of the engine thread, its waits
+// for other threads included; `bytes` are those of weights and KV that the operators read, each
+// once an operator and step; MACs are multiply-add operations of useful rows, on int8 and on
+// floating-point inputs.
+struct OperatorUsage {
+  std::string name;
+  int64_t calls = 0;
+  int64_t ns = 0;
+  int64_t bytes = 0;
+  int64_t int8_macs = 0;
+  int64_t float_macs = 0;
+};
+
+// What a module has done since it was loaded.
+struct ModuleUsage {
+  int64_t graph_ns = 0;  // of the engine thread in operators of the graph: a step without its
+                         // packing, its planning and the choice of tokens
+  std::vector<OperatorUsage> operators;  // empty unless it was asked to tell them apart
+};
+
 struct RowResult {
   bool finite = true;  // false: the logits hold a NaN, and nothing else is valid
   TokenScore token;    // likeliest_begin counts into `likeliest` of the call
@@ -146,6 +166,8 @@ class Module {
   // reduces each tile before the next. results.size() == specs.size(); likeliest is appended to.
   virtual Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
                              std::vector<TokenLogprob>& likeliest) = 0;
+
+  virtual ModuleUsage usage() const { return {}; }
 
   // Copies cells within a group outside of a step.
   virtual Status copy_cells(const CellCopy& copy) = 0;
