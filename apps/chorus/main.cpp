@@ -21,7 +21,7 @@ constexpr const char* kProgramSummary =
     "ran alone.";
 
 // Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentVerbs = {"bench", "serve"};
+const std::vector<std::string> kAbsentVerbs = {"serve"};
 
 Verbs all_verbs() {
   Verbs verbs;
@@ -31,6 +31,7 @@ Verbs all_verbs() {
   verbs.push_back(make_run());
   verbs.push_back(make_chat());
   verbs.push_back(make_perplexity());
+  verbs.push_back(make_bench());
   return verbs;
 }
 

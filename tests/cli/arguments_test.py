@@ -68,8 +68,20 @@ FLAGS = {
     + SAMPLING
     + ["--system"],
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
+    "bench": COMMON
+    + NUMERICS
+    + ENGINE
+    + [
+        "--prompt",
+        "--generate",
+        "--batch",
+        "--shared-prefix",
+        "--tests",
+        "--reps",
+        "--profile",
+    ],
 }
-ABSENT_VERBS = ["bench", "serve"]
+ABSENT_VERBS = ["serve"]
 
 COUNT_VALUES = ["0", "-1", "x", "1.5", "", "99999999999999999999", "5 "]
 BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q8", "f64", "", "f16"]}
