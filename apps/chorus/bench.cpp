@@ -3,12 +3,13 @@
 #include <cstdio>
 
 #include "arguments.h"
+#include "bench_report.h"
 #include "bench_runs.h"
+#include "machine_limits.h"
 #include "machine_load.h"
 #include "models.h"
 #include "program/program.h"
 #include "verbs.h"
-#include "version.h"
 
 namespace chorus::cli {
 
@@ -30,16 +31,6 @@ std::vector<std::string> split_list(const std::string& text) {
   return parts;
 }
 
-json::Value spread_json(const Spread& spread) {
-  json::Value value;
-  value.set("min", spread.min);
-  value.set("median", spread.median);
-  value.set("max", spread.max);
-  return value;
-}
-
-json::Value share_json(double share) { return share < 0 ? json::Value() : json::Value(share); }
-
 class BenchVerb final : public Verb {
  public:
   BenchVerb() : Verb("bench", "how fast a model runs on this machine") {}
@@ -57,15 +48,16 @@ class BenchVerb final : public Verb {
   int32_t longest() const;
   Status choose_engine_options(const Program& program);
   Status check_pool() const;
-  void print_conditions(Console& console) const;
-  int run_tests(Console& console, Interrupt& interrupt);
+  int measure_limits(Console& console, const Interrupt& interrupt);
+  int open(Console& console);
+  int run_tests(Console& console, const Interrupt& interrupt);
   void print(const Measurement& measurement, Console& console) const;
-  void print_profile(const Measurement& measurement, Console& console) const;
   void print_total(Console& console) const;
 
-  std::string model_, prompt_text_, generate_text_, batch_text_, shared_text_, reps_text_,
-      tests_text_;
+  std::vector<std::string> models_;  // one, or none with --machine
+  std::string prompt_text_, generate_text_, batch_text_, shared_text_, reps_text_, tests_text_;
   bool profile_ = false;
+  bool machine_ = false;
   EngineFlags engine_flags_;
 
   const SteadyClock clock_;
@@ -78,11 +70,13 @@ class BenchVerb final : public Verb {
   std::vector<Test> tests_;
   std::unique_ptr<Engine> engine_;
   std::optional<LoadMeter> load_;
+  std::optional<MachineLimits> limits_;
   int64_t started_ns_ = 0;
 };
 
 void BenchVerb::declare(CommandLine& line) {
-  line.argument("MODEL", model_, kModelKinds);
+  line.rest("MODEL", models_, "[MODEL]",
+            std::string(kModelKinds) + "; --machine does without, and then measures nothing else");
   line.group("Measurement");
   line.flag("--prompt", prompt_text_, "N",
             "tokens of a prompt: prefill consumes them, decode has them as context (default: 512)");
@@ -97,6 +91,9 @@ void BenchVerb::declare(CommandLine& line) {
   line.flag("--reps", reps_text_, "N",
             "measured repetitions of each test, behind one that is not (default: 3)");
   line.flag("--profile", profile_, "also time, bytes and MACs of each kind of operator");
+  line.flag("--machine", machine_,
+            "first measure what the machine can do with one thread and with --threads: reading "
+            "memory, multiplying, a round trip between cores; then tests show the share of that");
   engine_flags_.declare(line);
 }
 
@@ -141,6 +138,10 @@ Status BenchVerb::parse_tests() {
 
 Status BenchVerb::parse() {
   CHORUS_ASSIGN_OR_RETURN(engine_options_, engine_flags_.parse(common_));
+  if (models_.size() > 1) return invalid_argument(models_[1], "expected no further argument");
+  if (models_.empty() && !machine_) {
+    return invalid_argument("MODEL", "expected " + std::string(kModelKinds) + ", or --machine");
+  }
   const auto read = [](const char* flag, const std::string& text, int64_t high, int32_t& value) {
     if (text.empty()) return Status();
     CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(flag, text, 1, high));
@@ -192,7 +193,7 @@ Status BenchVerb::choose_engine_options(const Program& program) {
   if (options.max_sessions == 0) options.max_sessions = sessions;
   if (options.max_decode_sequences == 0) options.max_decode_sequences = std::max(32, width);
   if (options.context == 0) options.context = longest();
-  options.profile = profile_;
+  options.profile = profile_ || machine_;  // limits need its counts
   options.event_log = std::make_shared<EventLog>();
   return {};
 }
@@ -211,115 +212,14 @@ Status BenchVerb::check_pool() const {
   return {};
 }
 
-void BenchVerb::print_conditions(Console& console) const {
-  const Program& program = engine_->program();
-  const EngineSettings& settings = engine_->settings();
-  const json::Value model = model_json(program, model_);
-  if (console.json()) {
-    json::Value value;
-    value.set("type", "conditions");
-    value.set("cpu", cpu_model());
-    value.set("threads", settings.threads);
-    value.set("isa", isa_name(settings.isa));
-    value.set("model", model);
-    value.set("engine", engine_json(settings));
-    value.set("version", version_json());
-    console.line(value);
-    return;
-  }
-  const json::Value version = version_json();
-  std::string text = "cpu      " + cpu_model() + "\n";
-  text += "threads  " + std::to_string(settings.threads) + ", " +
-          std::string(isa_name(settings.isa)) + "\n";
-  text += "model    " + engine_->program().name() + ", hash " +
-          model.find("hash")->as_string().substr(0, 16) + "\n";
-  text += "chorus   " + version.find("version")->as_string() + ", commit " +
-          version.find("commit")->as_string() + "\n\n";
-  text +=
-      "test     batch  prompt  generate  tokens/s (min to max)         step ms  p99 ms  overhead  "
-      "KV MiB  others\n";
-  console.text(text);
-}
-
 void BenchVerb::print(const Measurement& measurement, Console& console) const {
+  const MachineLimits* limits = machine_ ? &*limits_ : nullptr;
   if (console.json()) {
-    json::Value value;
-    value.set("type", "bench");
-    value.set("test", measurement.test);
-    value.set("batch", measurement.batch);
-    value.set("prompt", measurement.prompt);
-    value.set("generate", measurement.generate);
-    value.set("reps", reps_);
-    value.set("tokens_per_s", spread_json(measurement.tokens_per_s));
-    value.set("wall_s", spread_json(measurement.wall_s));
-    json::Value step;
-    step.set("p50", measurement.step.p50_ms);
-    step.set("p99", measurement.step.p99_ms);
-    value.set("step_ms", std::move(step));
-    value.set("kv_bytes", measurement.kv_bytes);
-    value.set("cached_tokens", measurement.cached_tokens);
-    value.set("overhead_share", measurement.overhead_share);
-    value.set("foreign_load", share_json(measurement.foreign_load));
-    value.set("resident_bytes", resident_bytes());
-    console.line(value);
-    return;
-  }
-  char others[16] = "-";
-  if (measurement.foreign_load >= 0) {
-    std::snprintf(others, sizeof others, "%.1f %%", 100 * measurement.foreign_load);
-  }
-  char rate[64];
-  std::snprintf(rate, sizeof rate, "%.1f (%.1f to %.1f)", measurement.tokens_per_s.median,
-                measurement.tokens_per_s.min, measurement.tokens_per_s.max);
-  char text[256];
-  std::snprintf(text, sizeof text, "%-8s %5d  %6d  %8d  %-28s %8.2f %7.2f  %6.2f %%  %6.1f  %s\n",
-                measurement.test.c_str(), measurement.batch, measurement.prompt,
-                measurement.generate, rate, measurement.step.p50_ms, measurement.step.p99_ms,
-                100 * measurement.overhead_share, static_cast<double>(measurement.kv_bytes) / kMiB,
-                others);
-  console.text(text);
-}
-
-// Per step, so that tests of different lengths compare.
-void BenchVerb::print_profile(const Measurement& measurement, Console& console) const {
-  const ModuleUsage& module = measurement.module;
-  const auto steps = static_cast<double>(std::max<int64_t>(1, measurement.steps));
-  if (console.json()) {
-    json::Array operators;
-    for (const OperatorUsage& each : module.operators) {
-      json::Value entry;
-      entry.set("name", each.name);
-      entry.set("calls", each.calls);
-      entry.set("ns", each.ns);
-      entry.set("bytes", each.bytes);
-      entry.set("int8_macs", each.int8_macs);
-      entry.set("float_macs", each.float_macs);
-      operators.push_back(std::move(entry));
-    }
-    json::Value value;
-    value.set("type", "profile");
-    value.set("test", measurement.test);
-    value.set("batch", measurement.batch);
-    value.set("prompt", measurement.prompt);
-    value.set("generate", measurement.generate);
-    value.set("steps", measurement.steps);
-    value.set("graph_ns", module.graph_ns);
-    value.set("operators", std::move(operators));
-    console.line(value);
-    return;
-  }
-  console.text(
-      "  operator            calls    us a step  share   MB a step  int8 MMAC  float MMAC\n");
-  for (const OperatorUsage& each : module.operators) {
-    char text[160];
-    std::snprintf(text, sizeof text, "  %-16s %8.1f  %11.1f  %4.1f %%  %10.2f  %9.2f  %10.2f\n",
-                  each.name.c_str(), static_cast<double>(each.calls) / steps,
-                  static_cast<double>(each.ns) * 1e-3 / steps,
-                  100 * static_cast<double>(each.ns) / static_cast<double>(module.graph_ns),
-                  static_cast<double>(each.bytes) * 1e-6 / steps,
-                  static_cast<double>(each.int8_macs) * 1e-6 / steps,
-                  static_cast<double>(each.float_macs) * 1e-6 / steps);
-    console.text(text);
+    console.line(bench_json(measurement, reps_, limits));
+    if (profile_) console.line(profile_json(measurement, limits));
+  } else {
+    console.text(bench_text(measurement, limits));
+    if (profile_) console.text(profile_text(measurement, limits));
   }
 }
 
@@ -343,8 +243,7 @@ void BenchVerb::print_total(Console& console) const {
   console.text(text);
 }
 
-int BenchVerb::run_tests(Console& console, Interrupt& interrupt) {
-  interrupt.on_request([] {});
+int BenchVerb::run_tests(Console& console, const Interrupt& interrupt) {
   BenchRuns runs(*engine_, *engine_options_.event_log, interrupt, reps_);
   const auto run_one = [&](Test test, int32_t batch) {
     console.progress(kTestNames[static_cast<size_t>(test)] + ", " + std::to_string(batch) +
@@ -359,14 +258,32 @@ int BenchVerb::run_tests(Console& console, Interrupt& interrupt) {
       if (interrupt.requested()) return kInterrupted;
       if (!measurement.ok()) return console.error(measurement.status(), kFailed);
       print(*measurement, console);
-      if (profile_) print_profile(*measurement, console);
     }
   }
   return kDone;
 }
 
-int BenchVerb::run(Console& console, Interrupt& interrupt) {
-  auto program = open_program(model_, 0, console);
+int BenchVerb::measure_limits(Console& console, const Interrupt& interrupt) {
+  console.progress("what the machine can do");
+  const auto isa = choose_isa(engine_options_.force_isa);
+  if (!isa.ok()) return console.error(isa.status(), kUsage);
+  const int threads = engine_options_.threads > 0 ? engine_options_.threads : available_cores();
+  auto limits = measure_machine(*isa, threads, interrupt);
+  if (interrupt.requested()) return kInterrupted;
+  if (!limits.ok()) return console.error(limits.status(), kFailed);
+  limits_ = std::move(limits).value();
+  forget_peak_resident_bytes();
+  if (console.json()) {
+    console.line(machine_json(*limits_));
+  } else {
+    console.text(machine_text(*limits_));
+  }
+  return kDone;
+}
+
+// The engine of the model, with what its tests need.
+int BenchVerb::open(Console& console) {
+  auto program = open_program(models_[0], 0, console);
   if (!program.ok()) return program.exit_code;
   if (const Status status = choose_engine_options(*program.value); !status.ok()) {
     return console.error(status, kUsage);
@@ -378,12 +295,31 @@ int BenchVerb::run(Console& console, Interrupt& interrupt) {
     const bool given = engine_options_.kv_memory_bytes > 0 || engine_options_.kv_blocks > 0;
     return console.error(status, given ? kUsage : kFailed);
   }
-  load_.emplace();
-  started_ns_ = clock_.now_ns();
-  print_conditions(console);
-  const int code = run_tests(console, interrupt);
-  interrupt.on_request({});
-  print_total(console);
+  return kDone;
+}
+
+int BenchVerb::run(Console& console, Interrupt& interrupt) {
+  int code = kDone;
+  if (machine_) {
+    interrupt.on_request([] {});  // it is looked at
+    code = measure_limits(console, interrupt);
+    interrupt.on_request({});
+  }
+  if (code == kDone && !models_.empty()) code = open(console);
+  if (code == kDone && engine_ != nullptr) {
+    interrupt.on_request([] {});
+    load_.emplace();
+    started_ns_ = clock_.now_ns();
+    if (console.json()) {
+      console.line(conditions_json(engine_->program(), models_[0], engine_->settings()));
+    } else {
+      console.text(conditions_text(engine_->program(), engine_->settings()) +
+                   bench_heading(machine_));
+    }
+    code = run_tests(console, interrupt);
+    print_total(console);
+    interrupt.on_request({});
+  }
   return code;
 }
 

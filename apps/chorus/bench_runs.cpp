@@ -110,7 +110,6 @@ Result<Measurement> BenchRuns::measure(Measurement measurement, const Once& once
   std::vector<double> rates;
   std::vector<double> walls;
   std::vector<int64_t> steps_ns;
-  int64_t all_busy_ns = 0;
   const LoadMeter load;
   for (int32_t i = 0; i < reps_; ++i) {
     Rep rep;
@@ -118,7 +117,7 @@ Result<Measurement> BenchRuns::measure(Measurement measurement, const Once& once
     rates.push_back(rep.tokens / rep.wall_s);
     walls.push_back(rep.wall_s);
     steps_ns.insert(steps_ns.end(), rep.steps_ns.begin(), rep.steps_ns.end());
-    all_busy_ns += rep.busy_ns;
+    measurement.busy_ns += rep.busy_ns;
     measurement.steps += rep.steps;
     measurement.kv_bytes = std::max(measurement.kv_bytes, rep.kv_bytes);
     measurement.cached_tokens = rep.cached_tokens;
@@ -128,8 +127,8 @@ Result<Measurement> BenchRuns::measure(Measurement measurement, const Once& once
   measurement.tokens_per_s = spread_of(rates);
   measurement.wall_s = spread_of(walls);
   measurement.step = summarize(steps_ns);
-  measurement.overhead_share =
-      1 - static_cast<double>(measurement.module.graph_ns) / static_cast<double>(all_busy_ns);
+  measurement.overhead_share = 1 - static_cast<double>(measurement.module.graph_ns) /
+                                       static_cast<double>(measurement.busy_ns);
   return measurement;
 }
 

@@ -28,6 +28,7 @@ struct Measurement {
   double foreign_load = 0;    // negative: it was too short to say
   ModuleUsage module;         // of all repetitions together
   int64_t steps = 0;          // with what `module` counts
+  int64_t busy_ns = 0;        // of the engine thread, in them
 };
 
 // Sessions of random tokens, whose generations do not end by themselves. A test is run once without

@@ -14,6 +14,8 @@ std::string cpu_model();
 // Bytes of this process in memory, now and at most so far; 0 where the system does not say.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
+// What was taken so far counts no longer, where the system allows that.
+void forget_peak_resident_bytes();
 
 // The share of all processors' time that others used since it was made, time that the host took
 // (steal) included.

@@ -78,6 +78,7 @@ FLAGS = {
         "--shared-prefix",
         "--tests",
         "--reps",
+        "--machine",
         "--profile",
     ],
 }

@@ -104,6 +104,36 @@ class BenchTest(CliTest):
             self.assertGreater(macs[1], macs[0])
         self.assertNotIn("profile", [o["type"] for o in self.bench(*SMALL, "--batch", "1")])
 
+    def test_machine(self):
+        (machine,) = self.expect(0, "bench", "--machine", "--threads", "2", "--json").json_lines()
+        self.assert_machine(machine)
+        words = [*SMALL, "--batch", "2", "--machine", "--profile", "--threads", "1"]
+        lines = self.bench(*words)
+        kinds = ["machine", "conditions", *["bench", "profile"] * 2, "summary"]
+        self.assertEqual(kinds, [o["type"] for o in lines])
+        self.assertEqual([1], [o["threads"] for o in lines[0]["rates"]])
+        for record in lines[2:-1:2]:
+            limit = record["limit"]
+            self.assertIn(limit["bound"], ("memory", "compute"))
+            self.assertGreater(limit["share"], 0)
+            self.assertGreater(limit["bytes_per_step"], 0)
+            self.assertGreater(limit["int8_macs_per_step"], 0)
+        for profile in lines[3:-1:2]:
+            shares = {o["name"]: o["limit_share"] for o in profile["operators"]}
+            self.assertGreater(shares["linear"], 0)
+            self.assertIsNone(shares["rms_norm"])
+
+    def assert_machine(self, machine: dict) -> None:
+        self.assertEqual("machine", machine["type"])
+        self.assertEqual([1, 2], [o["threads"] for o in machine["rates"]])
+        for rates in machine["rates"]:
+            for name in ("read_bytes_per_s", "int8_macs_per_s", "float_macs_per_s"):
+                self.assert_spread(rates[name])
+        if machine["round_trip_ns"] is not None:
+            self.assert_spread(machine["round_trip_ns"])
+        self.assertTrue(machine["cpu"] and machine["isa"])
+        self.assertIn("foreign_load", machine)
+
     def test_engine_flags(self):
         for words in (
             ["--exact"],
@@ -133,6 +163,8 @@ class BenchTest(CliTest):
         self.assert_refused(2, "--max-decode-sequences", "bench", TIED, *SMALL, *words)
         words = ["--kv-blocks", "10", "--batch", "8", "--context", "60"]
         self.assert_refused(2, "--kv-memory", "bench", TIED, *SMALL, *words)
+        self.assert_refused(2, "MODEL", "bench")
+        self.assert_refused(2, "more", "bench", TIED, "more")
         self.expect(3, "bench", TIED + "x")
 
     def test_text_for_people(self):

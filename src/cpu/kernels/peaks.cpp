@@ -1,0 +1,75 @@
+#include "cpu/kernels/peaks.h"
+
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "base/check.h"
+#include "cpu/kernels/generic.h"
+
+namespace chorus::cpu {
+
+namespace {
+
+using Bytes = int32_t __attribute__((vector_size(16)));
+using Shorts = int16_t __attribute__((vector_size(16)));
+using Floats = float __attribute__((vector_size(16)));
+constexpr int64_t kByteMacs = 8;
+constexpr int64_t kFloatMacs = 4;
+constexpr int kByteChains = 10;
+constexpr int kFloatChains = 10;
+
+inline Bytes zero_bytes() { return Bytes{}; }
+inline Floats ones_floats() { return Floats{1, 1, 1, 1}; }
+template <typename Vector>
+inline void hide(Vector& x) {
+#if defined(__x86_64__)
+  __asm__ volatile("" : "+x"(x));
+#elif defined(__aarch64__)
+  __asm__ volatile("" : "+w"(x));
+#else
+  __asm__ volatile("" : "+m"(x));
+#endif
+}
+// As in linear_int8.inc.
+inline Bytes dot(Bytes sum, Bytes& a, Bytes& b) {
+  hide(a);
+#if defined(__SSE2__)
+  return sum + reinterpret_cast<Bytes>(
+                   _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  const Shorts x = reinterpret_cast<Shorts>(a);
+  const Shorts y = reinterpret_cast<Shorts>(b);
+  for (int i = 0; i < 4; ++i) sum[i] += x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+  return sum;
+#endif
+}
+inline Floats fuse(Floats sum, Floats& a, Floats& b) {
+  hide(a);
+  return sum + a * b;
+}
+template <typename Vector>
+inline uint64_t fold(Vector x) {
+  uint64_t words[2];
+  std::memcpy(words, &x, sizeof words);
+  return words[0] + words[1];
+}
+
+#include "cpu/kernels/peaks.inc"
+
+}  // namespace
+
+const Peaks& portable_peaks() { return kPeaks; }
+
+const Peaks& peaks_for(Isa isa) {
+  CHORUS_CHECK(isa_supported(isa));
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return avx512_peaks();
+  if (avx2_usable()) return avx2_peaks();
+#endif
+  return portable_peaks();
+}
+
+}  // namespace chorus::cpu
