@@ -24,13 +24,14 @@ MIB = 2**20
 # ---- Pictures -----------------------------------------------------------------------------------
 
 WIDTH, HEIGHT = 420, 300  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 56, 84, 34, 40
+LEFT, RIGHT, TOP, BOTTOM = 56, 84, 46, 40
 
 
 def nice_ceiling(value: float) -> float:
-    """The least of 1, 2, 2.5, 5 times a power of ten that is not below a value."""
+    """The end of a scale, of which a quarter is a round number, that is not below a value."""
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * 0.999999)
+    steps = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
+    return next(step * power for step in steps if step * power >= value * 0.999999)
 
 
 def panel(title: str, x_name: str, lines: dict, offset: int) -> str:
@@ -47,7 +48,10 @@ def panel(title: str, x_name: str, lines: dict, offset: int) -> str:
         )
 
     left, right = offset + LEFT, offset + WIDTH - RIGHT
-    out = [f'<text x="{offset + LEFT}" y="18" font-weight="bold">{escape(title)}</text>']
+    out = [
+        f'<text x="{left}" y="16" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{left - 40}" y="34">tokens/s of all sessions</text>',
+    ]
     for tick in range(5):
         value = top * tick / 4
         _, y = place(xs[0], value)
@@ -108,13 +112,13 @@ def pictures_of(name: str, report: dict) -> dict:
         decode = [r for r in report["rows"] if r["model"] == model and r["test"] == "decode"]
         short = [row for row in decode if row["prompt"] == 128]
         if len(short) >= 2:
-            over_batch.append((model, "sessions (tokens/s of all)", lines_over(short, "batch")))
+            over_batch.append((model, "sessions", lines_over(short, "batch")))
         for batch in sorted({row["batch"] for row in decode}):
             rows = [row for row in decode if row["batch"] == batch]
             if len(rows) >= 3:
                 lines = lines_over(rows, "prompt")
                 title = f"{model}, {batch} sessions"
-                over_context.append((title, "context (tokens/s of all)", lines))
+                over_context.append((title, "tokens of context", lines))
     found = {}
     if over_batch:
         found[f"{name}-batch.svg"] = (picture(over_batch), "Throughput over the number of sessions")
