@@ -109,6 +109,10 @@ Result<Value> parse(std::string_view text, std::string_view field, const Limits&
                             "expected at most " + std::to_string(limits.max_bytes) +
                                 " bytes of JSON, found " + std::to_string(text.size()));
   }
+  // The library takes this byte for the end of the text, and would pass over what follows.
+  if (const size_t at = text.find('\0'); at != text.npos) {
+    return invalid_argument(std::string(field), "not valid JSON at byte " + std::to_string(at + 1));
+  }
   Builder builder(limits);
   try {
     if (Source::sax_parse(text.begin(), text.end(), &builder)) return builder.take();

@@ -4,11 +4,14 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <limits>
+#include <string>
 
 #include "base/random.h"
 
 namespace chorus::json {
 namespace {
+
+using namespace std::string_literals;
 
 std::string round_trip(std::string_view text) {
   const auto value = parse(text, "test");
@@ -71,6 +74,15 @@ TEST(Json, RefusesWithTheField) {
   const std::string deep(100000, '[');
   EXPECT_FALSE(parse(deep, "body").ok());
   EXPECT_FALSE(parse("[1,2,3]", "body", {.max_bytes = 4}).ok());
+}
+
+TEST(Json, NothingIsPassedOverBehindANulByte) {
+  for (const std::string& text : {"{}\0"s, "{}\0x"s, "{\0}"s, "\0{}"s, "[\"a\0\"]"s}) {
+    const auto parsed = parse(text, "test");
+    EXPECT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.status().message(),
+              "not valid JSON at byte " + std::to_string(text.find('\0') + 1));
+  }
 }
 
 TEST(Json, ReadsTypedValuesWithBounds) {
