@@ -104,6 +104,9 @@ Result<HfFolder> HfFolder::open(const std::string& path) {
   CHORUS_ASSIGN_OR_RETURN(const HfTexts texts, read_texts(path));
   CHORUS_ASSIGN_OR_RETURN(folder.settings_, parse_hf_settings(texts));
   CHORUS_ASSIGN_OR_RETURN(auto tokenizer, map_file(path, "tokenizer.json"));
+  if (tokenizer && tokenizer->bytes().empty()) {
+    return data_loss("tokenizer.json", "expected an object, found an empty file");
+  }
   if (tokenizer) folder.tokenizer_map_ = std::move(*tokenizer);
   folder.tokenizer_json_ = folder.tokenizer_map_.bytes();
   CHORUS_RETURN_IF_ERROR(folder.open_weights(path));

@@ -44,6 +44,14 @@ void write_shards(const TemporaryFolder& folder) {
                      "c": "model-00002-of-00002.safetensors"}})");
 }
 
+TEST(HfFolder, AnEmptyTokenizerIsNotAMissingOne) {
+  const TemporaryFolder folder;
+  write_small_files(folder);
+  folder.write("model.safetensors", shard({"a"}).finish());
+  folder.write("tokenizer.json", "");
+  EXPECT_EQ(HfFolder::open(folder.path()).status().field(), "tokenizer.json");
+}
+
 TEST(HfFolder, ReadsOneFile) {
   const TemporaryFolder folder;
   write_small_files(folder);
