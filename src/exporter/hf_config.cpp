@@ -1,6 +1,8 @@
 #include "exporter/hf_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "program/names.h"
@@ -9,12 +11,14 @@ namespace chorus {
 
 namespace {
 
+constexpr double kLargest = std::numeric_limits<float>::max();
+
 constexpr std::string_view kHarmlessKeys[] = {
     // How the file was made and how Python would load it.
     "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "dtype",
-    "model_type", "tokenizer_class", "torch_dtype", "torchscript", "transformers.js_config",
-    "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache", "use_bfloat16",
-    "output_attentions", "output_hidden_states", "return_dict",
+    "is_llama_config", "model_type", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version",
+    "use_cache", "use_bfloat16", "output_attentions", "output_hidden_states", "return_dict",
     // Training, and what is switched off outside it.
     "attention_dropout", "attn_pdrop", "dropout", "embd_pdrop", "hidden_dropout",
     "initializer_range", "resid_pdrop", "residual_dropout", "tf_legacy_loss",
@@ -34,7 +38,7 @@ constexpr std::string_view kHarmlessKeys[] = {
 
 // Members that older files write with the value that switches the feature off.
 constexpr std::string_view kFalseKeys[] = {"add_cross_attention", "is_encoder_decoder",
-                                           "tie_encoder_decoder"};
+                                           "rope_interleaved", "tie_encoder_decoder"};
 
 bool contains(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -122,7 +126,9 @@ Result<int64_t> HfConfig::int_or(std::string_view key, int64_t otherwise, int64_
 Result<double> HfConfig::get_float(std::string_view key) const {
   const json::Value* value = take(key);
   if (value == nullptr) return missing(key);
-  return in_file(value->to_number(field(key)));
+  CHORUS_ASSIGN_OR_RETURN(const double number, in_file(value->to_number(field(key))));
+  if (std::fabs(number) <= kLargest) return number;
+  return data_loss(field(key), "expected a number that a float can hold, found " + value->dump());
 }
 
 Result<double> HfConfig::float_or(std::string_view key, double otherwise) const {

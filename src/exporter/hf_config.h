@@ -36,7 +36,8 @@ class HfConfig {
   // The names of the members that are not null, in order.
   std::vector<std::string> keys() const;
 
-  // Each marks the member as read, whether or not it is there.
+  // Each marks the member as read, whether or not it is there. Numbers are those that a float can
+  // hold.
   Result<int64_t> get_int(std::string_view key, int64_t low, int64_t high) const;
   Result<int64_t> int_or(std::string_view key, int64_t otherwise, int64_t low, int64_t high) const;
   Result<double> get_float(std::string_view key) const;

@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "exporter/export.h"
 #include "exporter/rope_scaling.h"
 #include "exporter/testing/temporary_folder.h"
+#include "exporter/testing/tiny_hf_folder.h"
 
 namespace chorus {
 namespace {
@@ -83,6 +86,13 @@ TEST(LowerFolder, WhatDoesNotFitIsRefusedByName) {
        "config.json.sliding_window"},
       {"gemma3_text", "\"final_logit_softcapping\": 6.0", "\"final_logit_softcapping\": -6.0", kBad,
        "config.json.final_logit_softcapping"},
+      {"llama_yarn", "\"use_cache\"", "\"rope_interleaved\"", kNotYet,
+       "config.json.rope_interleaved"},
+      {"llama_yarn", "\"use_cache\": true", "\"activation\": \"geglu\"", kNotYet,
+       "config.json.activation"},
+      {"gemma3_text", "\"use_cache\": true",
+       "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8.0}", kNotYet,
+       "config.json.rope_scaling"},
       {"gemma3_vision", "\"mm_tokens_per_image\"", "\"new_feature\"", kNotYet,
        "config.json.new_feature"},
       {"gemma3_vision", "\"query_pre_attn_scalar\": 32", "\"query_pre_attn_scalar\": 0", kBad,
@@ -93,6 +103,10 @@ TEST(LowerFolder, WhatDoesNotFitIsRefusedByName) {
        "config.json.text_config.layer_rope_theta[0]"},
       {"muse_glimmer_6", "\"num_attention_heads\": 3", "\"num_attention_heads\": 2", kBad,
        "model.language_model.layers.0.self_attn.q_proj.weight"},
+      {"gemma3_text", "\"final_logit_softcapping\": 6.0", "\"final_logit_softcapping\": 1e39", kBad,
+       "config.json.final_logit_softcapping"},
+      {"muse_glimmer_6", "\"qk_scale_factor\": 3.87", "\"qk_scale_factor\": -1e39", kBad,
+       "config.json.text_config.qk_scale_factor"},
       {"muse_glimmer_6", "\"post_norm_eps\": 1e-08", "\"post_norm_eps\": -1", kBad,
        "config.json.text_config.post_norm_eps"},
   };
@@ -110,6 +124,52 @@ TEST(LowerFolder, EveryCheckpointIsTakenAsItIs) {
     const auto program = export_program(kFolders + name);
     EXPECT_TRUE(program.ok()) << program.status().to_string();
   }
+}
+
+TEST(LowerFolder, MembersThatChangeNothingAreTaken) {
+  for (const char* member : {"\"is_llama_config\": true", "\"rope_interleaved\": false",
+                             "\"activation\": \"swiglu\"", "\"rope_scaling\": null"}) {
+    const Status status = export_changed("llama_yarn", "\"use_cache\": true", member);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+}
+
+// The program of kTinyHfConfig, in which head and embedding are tied, with one more tensor.
+Result<Program> export_with(SafetensorsWriter::Tensor tensor) {
+  SafetensorsWriter w = tiny_safetensors();
+  w.tensors.push_back(std::move(tensor));
+  const auto bytes = w.finish();
+  const auto folder = HfFolder::parse({.config = kTinyHfConfig}, bytes);
+  if (!folder.ok()) return folder.status();
+  CHORUS_ASSIGN_OR_RETURN(AlignedBuffer image, export_folder(*folder));
+  return Program::from_bytes(std::move(image));
+}
+
+bool has_weight(const Program& program, std::string_view name) {
+  return std::ranges::find(program.weights(), name, &Weight::name) != program.weights().end();
+}
+
+TEST(LowerFolder, ATiedHeadOfOtherValuesIsTheHeadAllTheSame) {
+  const std::string name = "lm_head.weight";
+  const auto table = random_matrix(WeightType::kF32, 20, 32, 1);  // the embedding's seed
+  const auto again = export_with({name, "F32", {20, 32}, table});
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_FALSE(has_weight(*again, name));
+  const auto other =
+      export_with({name, "F32", {20, 32}, random_matrix(WeightType::kF32, 20, 32, 77)});
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  EXPECT_TRUE(has_weight(*other, name));
+  EXPECT_EQ(export_with({name, "F32", {32, 20}, table}).status().field(), name);
+  EXPECT_EQ(export_with({"lm_head.bias", "F32", {1}, {4, std::byte{0}}}).status().field(),
+            "lm_head.bias");
+}
+
+TEST(LowerFolder, FrequenciesOfRopeInLayersAreLeftOut) {
+  const auto program =
+      export_with({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}, {4, std::byte{0}}});
+  EXPECT_TRUE(program.ok()) << program.status().to_string();
+  const std::string behind = "model.layers.1.self_attn.rotary_emb.inv_freq";
+  EXPECT_EQ(export_with({behind, "F32", {1}, {4, std::byte{0}}}).status().field(), behind);
 }
 
 TEST(LowerFolder, VisionTowersAreLeftOutByName) {

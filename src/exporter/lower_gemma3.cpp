@@ -89,6 +89,9 @@ Status read_ropes(const HfConfig& config, Config& c) {
     CHORUS_ASSIGN_OR_RETURN(rope, read_rope_section(*section, rope.theta, c.sizes.context));
     return Status();
   };
+  if (scaling && parameters) {
+    return unimplemented(config.field("rope_scaling"), "expected none beside rope_parameters");
+  }
   if (scaling) {
     CHORUS_ASSIGN_OR_RETURN(full, read_rope_section(*scaling, full.theta, c.sizes.context));
   }

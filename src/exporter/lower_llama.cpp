@@ -70,6 +70,7 @@ Result<Config> read_config(const HfConfig& config) {
   defaults.epsilon = 1e-6f;
   CHORUS_ASSIGN_OR_RETURN(c.sizes, read_decoder_sizes(config, defaults));
   CHORUS_RETURN_IF_ERROR(config.expect_string("hidden_act", "silu"));
+  CHORUS_RETURN_IF_ERROR(config.expect_string("activation", "swiglu"));
   config.skip("pretraining_tp");
   CHORUS_ASSIGN_OR_RETURN(const RopeSettings rope, read_rope(config, 10000.0, c.sizes.context));
   c.rope = make_rope_table(rope.theta, static_cast<int32_t>(c.sizes.head_dim), rope.scaling);
@@ -138,6 +139,10 @@ Status lower_llama(const HfConfig& hf, Lowering& lowering) {
   CHORUS_ASSIGN_OR_RETURN(const bool ff_bias, hf.bool_or("mlp_bias", false));
   if (ff_bias) names.ff_bias = Bias::kAlways;
   CHORUS_RETURN_IF_ERROR(lowering.apply_bias_and_tie(hf, hf, false, names));
+  // Older files have the frequencies of rope, which follow from the configuration, in every layer.
+  for (int64_t i = 0; i < config.sizes.num_layers; ++i) {
+    lowering.skip(names.layer(i) + "self_attn.rotary_emb.inv_freq");
+  }
   CHORUS_RETURN_IF_ERROR(build(lowering, config, names));
   CHORUS_RETURN_IF_ERROR(check_vocabulary(hf, lowering.builder().facts.vocabulary));
   return hf.check_all_used();

@@ -1,5 +1,6 @@
 #include "exporter/lowering.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -75,6 +76,15 @@ std::optional<std::vector<float>> floats_of(const CheckpointTensor& tensor) {
     return std::nullopt;
   }
   return values;
+}
+
+// Whether the checkpoint has a head that is not the embedding table stored again.
+bool has_own_head(const Checkpoint& checkpoint, const DecoderNames& names) {
+  const CheckpointTensor* head = checkpoint.find(names.head + ".weight");
+  const CheckpointTensor* table = checkpoint.find(names.embedding + ".weight");
+  if (head == nullptr || table == nullptr) return false;
+  return head->type != table->type || head->shape != table->shape ||
+         !std::equal(head->data.begin(), head->data.end(), table->data.begin(), table->data.end());
 }
 
 }  // namespace
@@ -258,10 +268,10 @@ Status Lowering::apply_bias_and_tie(const HfConfig& config, const HfConfig& text
                                     bool tied_otherwise, DecoderNames& names) {
   CHORUS_ASSIGN_OR_RETURN(const bool bias, text.bool_or("attention_bias", false));
   if (bias) names.attention_bias = Bias::kAlways;
-  CHORUS_ASSIGN_OR_RETURN(const bool outer, config.bool_or("tie_word_embeddings", tied_otherwise));
-  CHORUS_ASSIGN_OR_RETURN(const bool tied, text.bool_or("tie_word_embeddings", outer));
-  if (!tied) return Status();
-  take_all(names.head + ".");
+  CHORUS_ASSIGN_OR_RETURN(const bool inner, text.bool_or("tie_word_embeddings", tied_otherwise));
+  CHORUS_ASSIGN_OR_RETURN(const bool tied, config.bool_or("tie_word_embeddings", inner));
+  if (!tied || has_own_head(checkpoint_, names)) return Status();
+  (void)take(names.head + ".weight");
   names.head.clear();
   return Status();
 }

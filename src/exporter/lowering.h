@@ -116,8 +116,9 @@ class Lowering {
   // By the weight NAME.weight.
   Result<ValueId> rms_norm(const std::string& name, const NormShape& shape, ValueId x);
 
-  // What attention_bias and tie_word_embeddings say, in `text` or else in the whole `config`. A
-  // tied head is the embedding table, also where the checkpoint stores it again.
+  // What `text` says of attention_bias, and the whole `config`, or else `text`, of
+  // tie_word_embeddings. A tied head is the embedding table, also where the checkpoint stores it
+  // again; a head of other values is no tied one, as for transformers.
   Status apply_bias_and_tie(const HfConfig& config, const HfConfig& text, bool tied_otherwise,
                             DecoderNames& names);
   // The embedding table, whose rows are the vocabulary: sets facts.vocabulary.
