@@ -71,7 +71,8 @@ endfunction()
 #             [RELEASE])
 #
 # Built and run in the sanitized builds; in the optimised one only with RELEASE, for tests whose outcome
-# depends on how the code was compiled.
+# depends on how the code was compiled. Built for another machine, it runs once on each processor of
+# CHORUS_EMULATED_CPUS, as NAME_PROCESSOR.
 function(chorus_test)
   if(NOT CHORUS_TESTS)
     return()
@@ -86,13 +87,23 @@ function(chorus_test)
   endforeach()
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} chorus_options GTest::gtest_main)
   target_compile_definitions(${ARG_NAME} PRIVATE CHORUS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --gtest_brief=1)
-  if(ARG_LABELS)
-    set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}")
+  set(tests ${ARG_NAME})
+  if(CHORUS_EMULATED_CPUS)
+    list(TRANSFORM CHORUS_EMULATED_CPUS PREPEND ${ARG_NAME}_ OUTPUT_VARIABLE tests)
   endif()
-  if(ARG_TIMEOUT)
-    set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
-  endif()
+  foreach(test IN LISTS tests)
+    add_test(NAME ${test} COMMAND ${ARG_NAME} --gtest_brief=1)
+    if(ARG_LABELS)
+      set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}")
+    endif()
+    if(ARG_TIMEOUT)
+      set_tests_properties(${test} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+    endif()
+  endforeach()
+  foreach(cpu IN LISTS CHORUS_EMULATED_CPUS)  # one after the other: they write the same files
+    set_tests_properties(${ARG_NAME}_${cpu} PROPERTIES
+      ENVIRONMENT QEMU_CPU=${cpu} RESOURCE_LOCK ${ARG_NAME})
+  endforeach()
 endfunction()
 
 # Writes build/layers.txt and adds the test that reads it. Called once, after all layers.
