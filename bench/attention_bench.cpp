@@ -1,6 +1,6 @@
 // What it saves to read the KV of a shared prefix once for several sessions.
 //
-//   attention_bench [--tiny] [--isa generic|avx512] [--threads N]
+//   attention_bench [--tiny] [--isa NAME] [--threads N]
 //
 // Sessions that have been forked at the end of one prefix and hold some tokens of their own decode
 // one token each. The same step is run with and without the ranges that KvPlan says they share, in
@@ -353,8 +353,7 @@ int main(int argc, char** argv) {
     } else if (arg == "--threads" && i + 1 < argc) {
       options.threads = std::atoi(argv[++i]);
     } else {
-      std::fprintf(stderr,
-                   "usage: attention_bench [--tiny] [--isa generic|avx512] [--threads N]\n");
+      std::fprintf(stderr, "usage: attention_bench [--tiny] [--isa NAME] [--threads N]\n");
       return 2;
     }
   }

@@ -1,6 +1,6 @@
 // Speed of the linear kernels, with the memory bandwidth of the machine beside it.
 //
-//   linear_bench [--tiny] [--isa generic|avx512] [--f32] [--type NAME]
+//   linear_bench [--tiny] [--isa NAME] [--f32] [--type NAME]
 //
 // Activations are what the type takes: int8 for quantised weights, bf16 for BF16, else f32; f32 for
 // all with --f32. Without --type: Q4_1, Q4_0, Q8_0, Q4_K, Q5_0, Q6_K, BF16.
@@ -296,8 +296,7 @@ int main(int argc, char** argv) {
     } else if (arg == "--type" && i + 1 < argc && chorus::parse_weight_type(argv[i + 1])) {
       options.types = {*chorus::parse_weight_type(argv[++i])};
     } else {
-      std::fprintf(stderr,
-                   "usage: linear_bench [--tiny] [--isa generic|avx512] [--f32] [--type NAME]\n");
+      std::fprintf(stderr, "usage: linear_bench [--tiny] [--isa NAME] [--f32] [--type NAME]\n");
       return 2;
     }
   }

@@ -1,6 +1,6 @@
 // The cost of choosing one token from a row of logits.
 //
-//   sampling_bench [--tiny] [--isa generic|avx512]
+//   sampling_bench [--tiny] [--isa NAME]
 //
 // Rows are like those of a language model (a bell of logits and a few far above it), flat, and
 // tied; 16 different rows are used in turn. Figures are microseconds a row on one thread, the best
@@ -134,7 +134,7 @@ int main(int argc, char** argv) {
     } else if (arg == "--isa" && i + 1 < argc) {
       isa = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: sampling_bench [--tiny] [--isa generic|avx512]\n");
+      std::fprintf(stderr, "usage: sampling_bench [--tiny] [--isa NAME]\n");
       return 2;
     }
   }

@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace chorus {
@@ -45,6 +47,16 @@ bool has_avx512() {
 bool has_avx512() { return false; }
 #endif
 
+#if defined(__aarch64__)
+bool has_neon_dotprod() {
+  // Compilers may use all that Armv8.2 has to have.
+  constexpr unsigned long kNeeded = HWCAP_ASIMDDP | HWCAP_ASIMDRDM | HWCAP_ATOMICS | HWCAP_CRC32;
+  return (getauxval(AT_HWCAP) & kNeeded) == kNeeded;
+}
+#else
+bool has_neon_dotprod() { return false; }
+#endif
+
 // The cgroup v2 quota of this process in cores, or 0 when there is none.
 double cgroup_quota() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
@@ -65,13 +77,35 @@ int first_sibling(int cpu) {
 
 }  // namespace
 
-std::string_view isa_name(Isa isa) { return isa == Isa::kAvx512 ? "avx512" : "generic"; }
+std::string_view isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kGeneric:
+      break;
+  }
+  return "generic";
+}
 
-bool isa_supported(Isa isa) { return isa == Isa::kGeneric || has_avx512(); }
+bool isa_supported(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return has_avx512();
+    case Isa::kNeon:
+      return has_neon_dotprod();
+    case Isa::kGeneric:
+      break;
+  }
+  return true;
+}
 
 std::vector<Isa> built_isas() {
 #if defined(__x86_64__)
   return {Isa::kGeneric, Isa::kAvx512};
+#elif defined(__aarch64__)
+  return {Isa::kGeneric, Isa::kNeon};
 #else
   return {Isa::kGeneric};
 #endif

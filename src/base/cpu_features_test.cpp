@@ -21,7 +21,7 @@ TEST(CpuFeatures, ChoosesTheBestSupportedSet) {
 }
 
 TEST(CpuFeatures, RefusesSetsThatAreNotBuilt) {
-  for (const char* name : {"avx2", "neon", "AVX512", "sse"}) {
+  for (const char* name : {"avx2", "NEON", "AVX512", "sse"}) {
     const auto result = choose_isa(name);
     ASSERT_FALSE(result.ok()) << name;
     EXPECT_EQ(result.status().code(), Code::kInvalidArgument);
@@ -31,8 +31,13 @@ TEST(CpuFeatures, RefusesSetsThatAreNotBuilt) {
 }
 
 TEST(CpuFeatures, RefusesASetThisProcessorLacks) {
-  const auto result = choose_isa("avx512");
-  EXPECT_EQ(result.ok(), isa_supported(Isa::kAvx512));
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx512, Isa::kNeon}) {
+    const auto result = choose_isa(isa_name(isa));
+    EXPECT_EQ(result.ok(), isa_supported(isa)) << isa_name(isa);
+    if (result.ok()) {
+      EXPECT_EQ(result.value(), isa);
+    }
+  }
 }
 
 TEST(CpuFeatures, AtLeastOneCore) { EXPECT_GE(available_cores(), 1); }

@@ -9,8 +9,9 @@
 
 namespace chorus {
 
-// The sets for which kernels exist. kAvx512 means AVX-512 F, BW, VL and DQ with VNNI.
-enum class Isa : uint8_t { kGeneric, kAvx512 };
+// The sets for which kernels exist. kAvx512 means AVX-512 F, BW, VL and DQ with VNNI; kNeon means
+// Armv8.2 with the dot products of bytes (FEAT_DotProd).
+enum class Isa : uint8_t { kGeneric, kAvx512, kNeon };
 
 std::string_view isa_name(Isa isa);
 

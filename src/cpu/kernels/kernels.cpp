@@ -23,6 +23,9 @@ const Kernels& kernels_for(Isa isa) {
 #if defined(__x86_64__) && __has_include("cpu/kernels/avx512.cpp")
   if (isa == Isa::kAvx512) return avx512_kernels();
 #endif
+#if defined(__aarch64__)
+  if (isa == Isa::kNeon) return neon_kernels();
+#endif
   return generic_kernels();
 }
 

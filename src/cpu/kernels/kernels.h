@@ -305,6 +305,7 @@ struct Kernels {
 // One table per instruction set. The generic one is the build of generic.h that fits the processor.
 const Kernels& generic_kernels();
 const Kernels& avx512_kernels();  // only where built_isas() names it
+const Kernels& neon_kernels();    // likewise; the build of neon.h that fits the processor
 
 // Requires: isa_supported(isa).
 const Kernels& kernels_for(Isa isa);

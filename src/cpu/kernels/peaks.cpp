@@ -4,10 +4,13 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "base/check.h"
 #include "cpu/kernels/generic.h"
+#include "cpu/kernels/neon.h"
 
 namespace chorus::cpu {
 
@@ -39,6 +42,11 @@ inline Bytes dot(Bytes sum, Bytes& a, Bytes& b) {
 #if defined(__SSE2__)
   return sum + reinterpret_cast<Bytes>(
                    _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#elif defined(__aarch64__)
+  const auto x = reinterpret_cast<int16x8_t>(a);
+  const auto y = reinterpret_cast<int16x8_t>(b);
+  const int32x4_t low = vmull_s16(vget_low_s16(x), vget_low_s16(y));
+  return sum + reinterpret_cast<Bytes>(vpaddq_s32(low, vmull_high_s16(x, y)));
 #else
   const Shorts x = reinterpret_cast<Shorts>(a);
   const Shorts y = reinterpret_cast<Shorts>(b);
@@ -48,7 +56,11 @@ inline Bytes dot(Bytes sum, Bytes& a, Bytes& b) {
 }
 inline Floats fuse(Floats sum, Floats& a, Floats& b) {
   hide(a);
+#if defined(__aarch64__)
+  return vfmaq_f32(sum, a, b);
+#else
   return sum + a * b;
+#endif
 }
 template <typename Vector>
 inline uint64_t fold(Vector x) {
@@ -68,6 +80,8 @@ const Peaks& peaks_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return avx512_peaks();
   if (avx2_usable()) return avx2_peaks();
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon) return i8mm_usable() ? neon_i8mm_peaks() : neon_dotprod_peaks();
 #endif
   return portable_peaks();
 }

@@ -6,6 +6,7 @@
 
 #include "base/aligned_buffer.h"
 #include "cpu/kernels/generic.h"
+#include "cpu/kernels/neon.h"
 
 namespace chorus::cpu {
 namespace {
@@ -20,6 +21,9 @@ std::vector<NamedPeaks> all_peaks() {
 #if defined(__x86_64__)
   if (avx2_usable()) all.push_back({"avx2", &avx2_peaks()});
   if (isa_supported(Isa::kAvx512)) all.push_back({"avx512", &avx512_peaks()});
+#elif defined(__aarch64__)
+  if (isa_supported(Isa::kNeon)) all.push_back({"dotprod", &neon_dotprod_peaks()});
+  if (isa_supported(Isa::kNeon) && i8mm_usable()) all.push_back({"i8mm", &neon_i8mm_peaks()});
 #endif
   return all;
 }
@@ -61,6 +65,8 @@ TEST(Peaks, ChoosesWhatTheKernelsChoose) {
 #if defined(__x86_64__)
     if (avx2_usable()) expected = &avx2_peaks();
     if (isa == Isa::kAvx512) expected = &avx512_peaks();
+#elif defined(__aarch64__)
+    if (isa == Isa::kNeon) expected = i8mm_usable() ? &neon_i8mm_peaks() : &neon_dotprod_peaks();
 #endif
     EXPECT_EQ(&peaks_for(isa), expected);
   }
