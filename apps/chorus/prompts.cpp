@@ -64,6 +64,18 @@ Result<std::vector<text::ChatMessage>> read_messages(const json::Value& value) {
   return messages;
 }
 
+// `name`: of the value, for errors.
+Result<std::vector<TokenId>> read_ids(const json::Value& value, const std::string& name) {
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < value.as_array().size(); ++i) {
+    CHORUS_ASSIGN_OR_RETURN(
+        const int64_t id,
+        value.as_array()[i].to_integer(name + "[" + std::to_string(i) + "]", INT32_MIN, INT32_MAX));
+    tokens.push_back(static_cast<TokenId>(id));
+  }
+  return tokens;
+}
+
 Status read_stop(const json::Value& value, std::vector<std::string>& stop) {
   stop.clear();
   const json::Array list = value.is_array() ? value.as_array() : json::Array{value};
@@ -80,6 +92,8 @@ Status read_member(const std::string& name, const json::Value& value, const Prom
   GenerationSettings& settings = prompt.settings;
   if (name == "id") {
     prompt.id = value;
+  } else if (name == "prompt" && value.is_array()) {
+    CHORUS_ASSIGN_OR_RETURN(prompt.tokens, read_ids(value, name));
   } else if (name == "prompt") {
     CHORUS_ASSIGN_OR_RETURN(std::string text, value.to_text(name));
     set_text(std::move(text), sources, prompt);
@@ -161,14 +175,7 @@ Status read_token_prompt(std::string_view line, Prompt& prompt) {
     return invalid_argument("tokens",
                             "expected an array of ids, found " + std::string(value.type_name()));
   }
-  std::vector<TokenId> tokens;
-  for (size_t i = 0; i < value.as_array().size(); ++i) {
-    CHORUS_ASSIGN_OR_RETURN(
-        const int64_t id,
-        value.as_array()[i].to_integer("tokens[" + std::to_string(i) + "]", INT32_MIN, INT32_MAX));
-    tokens.push_back(static_cast<TokenId>(id));
-  }
-  prompt.tokens = std::move(tokens);
+  CHORUS_ASSIGN_OR_RETURN(prompt.tokens, read_ids(value, "tokens"));
   return Status();
 }
 

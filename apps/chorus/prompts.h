@@ -46,8 +46,8 @@ Result<std::vector<Prompt>> read_token_prompts(const std::string& path,
                                                const GenerationSettings& settings = {});
 
 // All prompts, those of the line first, then the prompts file, then the tokens file. Blank lines of
-// a file are skipped. A prompts file whose first character is { is JSON Lines. Errors: a file that
-// cannot be read, with its flag as field.
+// a file are skipped. A prompts file whose first character is { is JSON Lines; a "prompt" there is
+// a text or an array of ids. Errors: a file that cannot be read, with its flag as field.
 Result<std::vector<Prompt>> read_prompts(const PromptSources& sources);
 
 }  // namespace chorus::cli

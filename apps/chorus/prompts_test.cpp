@@ -157,6 +157,23 @@ TEST(Prompts, TokenLines) {
   EXPECT_EQ(prompts[4].status.field(), file_path() + ": line 6.tokens[1]");
 }
 
+TEST(Prompts, APromptOfAJsonLineMayBeIds) {
+  PromptSources sources;
+  sources.chat = true;  // ids are never a message
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":[1,2,3],\"max_tokens\":4}\n"
+      "{\"prompt\":[]}\n"
+      "{\"prompt\":[1,\"a\"]}\n",
+      sources);
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(*prompts[0].tokens, (std::vector<TokenId>{1, 2, 3}));
+  EXPECT_FALSE(prompts[0].text.has_value());
+  EXPECT_TRUE(prompts[0].messages.empty());
+  EXPECT_EQ(prompts[0].settings.max_tokens, 4);
+  EXPECT_TRUE(prompts[1].tokens->empty());
+  EXPECT_EQ(prompts[2].status.field(), file_path() + ": line 3.prompt[1]");
+}
+
 TEST(Prompts, AMissingFileIsNamed) {
   PromptSources sources;
   sources.prompts_file = testing::TempDir() + "chorus_no_such_prompts";

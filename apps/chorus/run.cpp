@@ -95,7 +95,8 @@ void RunVerb::declare(CommandLine& line) {
   line.rest("PROMPT", sources_.line, "[PROMPT...]", "texts to continue");
   line.group("Prompts");
   line.flag("--prompts", sources_.prompts_file, "FILE",
-            "prompts, one a line, or JSON Lines with prompt or messages, and id, max_tokens, "
+            "prompts, one a line, or JSON Lines with prompt (text or ids) or messages, and id, "
+            "max_tokens, "
             "temperature, top_k, top_p, min_p, seed, stop, ignore_eos, priority (higher first), "
             "deadline_ms, cache_salt (KV is shared only with prompts of the same); - is stdin; "
             "blank lines are skipped");

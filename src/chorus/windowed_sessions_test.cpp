@@ -1,6 +1,9 @@
 // Sessions of a model with sliding windows, on the real backend: whatever is rewound, cloned, saved
 // or computed in chunks, what follows has the bits of the same tokens in a session of their own.
+//
+// CHORUS_WINDOWED_MODEL names a real one (window 512) to use instead of the tiny checkpoint.
 #include <bit>
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <string>
 #include <utility>
@@ -14,13 +17,32 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-// Window 24 in six of seven layers.
-const std::string kModel = std::string(CHORUS_SOURCE_DIR) + "/tests/golden/folders/gemma3_text";
-constexpr int32_t kVocabulary = 140;
+struct Subject {
+  std::string model;
+  uint64_t vocabulary;
+  int64_t window;
+  int64_t longest;  // tokens of a session
+  uint64_t seeds;
+  int turns;
+  int threads;
+};
 
-Tokens random_tokens(RandomStream& random, int64_t count) {
+// Window 24 in six of seven layers.
+Subject tiny_model() {
+  return {
+      std::string(CHORUS_SOURCE_DIR) + "/tests/golden/folders/gemma3_text", 140, 24, 200, 6, 8, 1};
+}
+
+Subject subject() {
+  const char* model = std::getenv("CHORUS_WINDOWED_MODEL");
+  return model == nullptr ? tiny_model() : Subject{model, 262144, 512, 1400, 2, 6, 2};
+}
+
+Tokens random_tokens(RandomStream& random, const Subject& subject, int64_t count) {
   Tokens tokens;
-  for (; count > 0; --count) tokens.push_back(static_cast<TokenId>(random.below(kVocabulary)));
+  for (; count > 0; --count) {
+    tokens.push_back(static_cast<TokenId>(random.below(subject.vocabulary)));
+  }
   return tokens;
 }
 
@@ -44,15 +66,16 @@ std::vector<std::pair<TokenId, uint32_t>> say(Engine& engine, Session& session, 
   return said;
 }
 
-EngineOptions options_of(RandomStream& random) {
+EngineOptions options_of(RandomStream& random, const Subject& subject) {
   EngineOptions options;
-  options.threads = 1;
+  options.threads = subject.threads;
   options.max_sessions = 4;
   options.block_size = std::vector<int32_t>{1, 16, 32}[random.below(3)];
-  options.prefill_chunk = static_cast<int32_t>(random.between(1, 60));
+  options.prefill_chunk = static_cast<int32_t>(random.between(1, subject.window * 5 / 2));
   options.max_decode_sequences = 4;
   options.max_batch_tokens = options.prefill_chunk + 4;
-  options.kv_blocks = 240 / options.block_size + 6;  // idle sessions lose theirs
+  // Idle sessions lose theirs.
+  options.kv_blocks = static_cast<int32_t>(subject.longest * 6 / 5) / options.block_size + 6;
   options.prefix_cache = random.below(2) == 0;
   return options;
 }
@@ -92,27 +115,28 @@ void change(Engine& engine, RandomStream& random, Held& held) {
 
 TEST(WindowedSessions, AreTheirTokensWhateverBecameOfThem) {
   const SteadyClock clock;
-  auto program = load_program(kModel, {});
+  const Subject subject = chorus::subject();
+  auto program = load_program(subject.model, {});
   ASSERT_TRUE(program.ok()) << program.status().to_string();
   EngineOptions plain;
-  plain.threads = 1;
+  plain.threads = subject.threads;
   plain.max_sessions = 2;
   plain.prefix_cache = false;
   auto alone = Engine::create(*program, plain, clock);
   ASSERT_TRUE(alone.ok()) << alone.status().to_string();
-  for (uint64_t seed = 0; seed < 6; ++seed) {
+  for (uint64_t seed = 0; seed < subject.seeds; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream random(seed);
-    auto engine = Engine::create(*program, options_of(random), clock);
+    auto engine = Engine::create(*program, options_of(random, subject), clock);
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     Held held{std::move((*engine)->open_session()).value(), {}};
-    for (int turn = 0; turn < 8; ++turn) {
+    for (int turn = 0; turn < subject.turns; ++turn) {
       SCOPED_TRACE(turn);
       change(**engine, random, held);
       if (::testing::Test::HasFatalFailure()) return;
-      const auto room = static_cast<int64_t>(200 - held.context.size());
+      const auto room = subject.longest - static_cast<int64_t>(held.context.size());
       if (room < 10) continue;
-      const Tokens given = random_tokens(random, random.between(1, room - 6));
+      const Tokens given = random_tokens(random, subject, random.between(1, room - 6));
       held.context.insert(held.context.end(), given.begin(), given.end());
       const auto said = say(**engine, held.session, given, 5);
       Session fresh = std::move((*alone)->open_session()).value();

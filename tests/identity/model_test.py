@@ -70,10 +70,10 @@ class ModelIdentityTest(CliTest):
         self.model = str(self.folder / "demo.chorus")
         self.expect(0, "export", support.demo_model(), "-o", self.model, "--quiet")
 
-    def results(self, rows: list, *words, env=None) -> list:
+    def results(self, rows: list, *words, env=None, model=None) -> list:
         begin = time.monotonic()
         done = self.run_ids(
-            self.model,
+            model or self.model,
             rows,
             "--max-tokens",
             MAX_TOKENS,
@@ -105,6 +105,17 @@ class ModelIdentityTest(CliTest):
         rows = [row[:40] for row in rows]
         reference = self.results(rows, "--no-batch", "--exact", "--threads", "1")
         self.assertEqual(reference, self.results(rows, "--exact", "--prefill-chunk", "7"))
+
+    def test_methods(self):
+        """Programs with methods decode and prefill, with their bounds, say what forward ones say."""
+        rows = prompts(self.rng)
+        reference = self.results(rows)
+        for widths, prefill in (("1,2,4,8", "2:256"), ("1", "5:64"), ("1,3,16", "17:17")):
+            program = str(self.folder / "methods.chorus")
+            self.expect(0, "export", self.model, "-o", program, "--methods", "decode,prefill",
+                        "--decode-widths", widths, "--prefill", prefill, "--quiet")
+            with self.subTest(widths=widths, prefill=prefill, seed=support.seed()):
+                self.assertEqual(reference, self.results(rows, model=program))
 
     def test_instruction_sets(self):
         rows = prompts(self.rng)[:6]

@@ -4,7 +4,8 @@ but what was computed again.
 
 40 sessions of 100 to 1500 tokens, prompt and continuation together, drawn with the seed that is
 printed. By default only CHORUS_TEST_LONG (4) of them are longer than 220, so that the two runs take
-about a minute on two idle cores; CHORUS_TEST_FULL=1 draws all lengths evenly.
+about a minute on two idle cores; CHORUS_TEST_FULL=1 draws all lengths evenly, and lets sessions grow
+to them from prompts of any shorter length.
 """
 
 import json
@@ -22,7 +23,7 @@ NUM_SESSIONS = 40
 SHORTEST, LONG, LONGEST = 100, 220, 1500
 FULL = os.environ.get("CHORUS_TEST_FULL", "0") != "0"
 NUM_LONG = int(os.environ.get("CHORUS_TEST_LONG", "4"))
-GENERATED = 96  # of each session
+GENERATED = 96  # of each session; FULL: at least
 BLOCK = 16
 TIMEOUT_S = 7200 if FULL else 600
 
@@ -49,10 +50,10 @@ class PressureTest(CliTest):
         self.rng = random.Random(support.seed())
 
     def run_file(self, name: str, path: str, *words) -> tuple:
-        words = ["--max-tokens", GENERATED, "--ignore-eos", "--logprobs", "3", *words]
+        words = ["--ignore-eos", "--logprobs", "3", *words]
         # Without a target for steps, what runs together does not depend on the machine's speed.
         words += ["--block-size", BLOCK, "--quiet", "--target-step-ms", 600000]
-        done = self.run_json(self.model, "--tokens", path, *words, timeout=TIMEOUT_S)
+        done = self.run_json(self.model, "--prompts", path, *words, timeout=TIMEOUT_S)
         summary = done.summary()
         seconds, computed = summary["wall_s"], summary["computed_tokens"]
         print(
@@ -72,16 +73,18 @@ class PressureTest(CliTest):
 
     def test_a_quarter_of_the_pool(self):
         sizes = totals(self.rng)
-        rows = self.rows([size - GENERATED for size in sizes])
-        path = self.write("ids.jsonl", rows)
+        generated = [self.rng.randint(GENERATED, size - 4) if FULL else GENERATED for size in sizes]
+        rows = self.rows([size - count for size, count in zip(sizes, generated)])
+        prompts = [{"prompt": row, "max_tokens": count} for row, count in zip(rows, generated)]
+        path = self.write("prompts.jsonl", prompts)
         # The last token of a session is delivered and never run.
         blocks = sum((size - 1 + BLOCK - 1) // BLOCK for size in sizes)
         needed = sum(size - 1 for size in sizes)
         roomy, plain = self.run_file("roomy", path, "--kv-blocks", blocks + NUM_SESSIONS)
         tight, pressed = self.run_file("a quarter", path, "--kv-blocks", blocks // 4)
-        for size, expected, found in zip(sizes, roomy, tight):
+        for size, count, expected, found in zip(sizes, generated, roomy, tight):
             with self.subTest(size=size, seed=support.seed()):
-                self.assertEqual(GENERATED, len(found["tokens"]))
+                self.assertEqual(count, len(found["tokens"]))
                 self.assertEqual(bits(expected), bits(found))
         self.assertEqual(NUM_SESSIONS, len(set(map(bits, roomy))))
         self.assertEqual((0, 0), (plain["preemptions"], plain["recomputed_tokens"]))
