@@ -1,5 +1,6 @@
 #include "flags.h"
 
+#include <array>
 #include <cstdlib>
 
 #include "arguments.h"
@@ -46,7 +47,8 @@ void EngineFlags::declare(CommandLine& line) {
   line.group("Numerics");
   line.flag("--activations", activations_, "TYPE",
             "int8 (default): inputs of quantised linear layers per 32 values; f32: exact, slow");
-  line.flag("--kv-type", kv_type_, "TYPE", "bf16 (default) or f32");
+  line.flag("--kv-type", kv_type_, "TYPE",
+            "bf16 (default), q8 (8-bit integers: half the memory, less exact) or f32");
   line.flag("--exact", exact_, "--activations f32 --kv-type f32");
 
   line.group("Engine");
@@ -81,15 +83,17 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
     options.activations = choice == 0 ? Activations::kInt8 : Activations::kF32;
   }
   if (!kv_type_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const int choice, parse_choice("--kv-type", kv_type_, {"bf16", "f32"}));
-    options.kv_type = choice == 0 ? KvType::kBf16 : KvType::kF32;
+    CHORUS_ASSIGN_OR_RETURN(const int choice,
+                            parse_choice("--kv-type", kv_type_, {"bf16", "f32", "q8"}));
+    options.kv_type =
+        std::array{KvType::kBf16, KvType::kF32, KvType::kQ8}[static_cast<size_t>(choice)];
   }
   if (exact_) {
     if (!activations_.empty() && options.activations != Activations::kF32) {
       return invalid_argument("--exact", "expected no --activations int8 beside it");
     }
     if (!kv_type_.empty() && options.kv_type != KvType::kF32) {
-      return invalid_argument("--exact", "expected no --kv-type bf16 beside it");
+      return invalid_argument("--exact", "expected no --kv-type " + kv_type_ + " beside it");
     }
     options.activations = Activations::kF32;
     options.kv_type = KvType::kF32;

@@ -19,7 +19,8 @@ enum class Activations : uint8_t {
   kInt8,  // int8 per 32 values, wherever the weights are quantised
   kF32,   // exact, and slow
 };
-enum class KvType : uint8_t { kBf16, kF32 };
+// kQ8: 8-bit integers with a scale for each 32 of a head; 9/16 of the bytes of bf16.
+enum class KvType : uint8_t { kBf16, kF32, kQ8 };
 
 // "int8", "bf16" and so on, as the command line and session files spell them.
 std::string_view name_of(Activations activations);

@@ -8,6 +8,22 @@
 
 namespace chorus {
 
+namespace {
+
+// What a container's use counts besides, and the system takes back when memory is wanted: files
+// that are cached.
+int64_t reclaimable_bytes() {
+  std::ifstream stat("/sys/fs/cgroup/memory.stat");
+  int64_t bytes = 0;
+  std::string name;
+  for (int64_t value = 0; stat >> name >> value;) {
+    if (name == "inactive_file" || name == "active_file") bytes += value;
+  }
+  return bytes;
+}
+
+}  // namespace
+
 int64_t free_memory_bytes() {
   int64_t bytes = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   std::ifstream info("/proc/meminfo");
@@ -19,6 +35,7 @@ int64_t free_memory_bytes() {
   int64_t used = 0;
   if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
       std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    used = std::max<int64_t>(0, used - reclaimable_bytes());
     bytes = std::min(bytes, std::max<int64_t>(0, limit - used));
   }
   rlimit address_space = {};

@@ -29,22 +29,28 @@ cpu::Activations backend_type(Activations activations) {
 }
 
 cpu::KvType backend_type(KvType type) {
-  return type == KvType::kBf16 ? cpu::KvType::kBf16 : cpu::KvType::kF32;
+  switch (type) {
+    case KvType::kBf16:
+      return cpu::KvType::kBf16;
+    case KvType::kQ8:
+      return cpu::KvType::kQ8;
+    case KvType::kF32:
+      return cpu::KvType::kF32;
+  }
+  return cpu::KvType::kF32;
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // K and V of one token, as they lie in memory.
 std::vector<KvGroupSize> group_sizes(const Graph& graph, KvType type) {
-  constexpr int64_t kLanes = 16;  // heads are padded to so many columns
   std::vector<KvGroupSize> sizes;
   for (const LayerGroup& group : graph.groups) {
-    int64_t elements = 0;
+    int64_t bytes = 0;
     for (const int32_t index : group.layers) {
       const KvLayer& layer = graph.kv_layers[static_cast<size_t>(index)];
-      elements += 2 * layer.num_kv_heads * ceil_div(layer.head_dim, kLanes) * kLanes;
+      bytes += 2 * layer.num_kv_heads *
+               cpu::kv_cell_bytes(static_cast<int>(backend_type(type)), layer.head_dim);
     }
-    sizes.push_back({group.policy, elements * cpu::kv_element_bytes(backend_type(type))});
+    sizes.push_back({group.policy, bytes});
   }
   return sizes;
 }

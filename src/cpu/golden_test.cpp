@@ -95,9 +95,12 @@ TEST(Golden, TinyCheckpointsInTheReferenceMode) {
 TEST(Golden, TinyCheckpointsWithTheDefaults) {
   const double bf16 = largest_error({.activations = Activations::kF32});
   const double int8 = largest_error({});
+  const double q8 = largest_error({.activations = Activations::kF32, .kv_type = KvType::kQ8});
   RecordProperty("f32_activations_bf16_kv", std::to_string(bf16));
+  RecordProperty("f32_activations_q8_kv", std::to_string(q8));
   RecordProperty("int8_activations_bf16_kv", std::to_string(int8));
   EXPECT_LT(bf16, 0.2);
+  EXPECT_LT(q8, 0.4);
   EXPECT_LT(int8, 1.0);
 }
 

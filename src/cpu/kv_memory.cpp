@@ -40,7 +40,8 @@ Result<KvMemory> KvMemory::create(const Graph& graph, KvType type, int32_t block
       layer.num_heads = source.num_kv_heads;
       layer.layout.block_size = block_size;
       layer.layout.head_dim = source.head_dim;
-      layer.layout.block_bytes = block_size * padded_dim(source.head_dim) * kv_element_bytes(type);
+      layer.layout.block_bytes =
+          block_size * kv_cell_bytes(static_cast<int>(type), source.head_dim);
       layer.layout.head_bytes = layer.layout.block_bytes * num_blocks[g];
       // At most 2^17 * 4 bytes for each of 2^31 cells: no overflow before the bound is checked.
       const auto arena = static_cast<uint64_t>(layer.layout.head_bytes + kPage - 1) / kPage * kPage;
@@ -86,11 +87,14 @@ KvMemory::~KvMemory() {
 }
 
 int64_t KvMemory::bytes_per_cell(int32_t group) const {
-  int64_t elements = 0;
+  int64_t bytes = 0;
   for (const int32_t index : groups_[static_cast<size_t>(group)]) {
-    elements += 2 * int64_t{layer(index).num_heads} * layer(index).layout.head_dim;
+    const Layer& l = layer(index);
+    bytes += 2 * int64_t{l.num_heads} *
+             (l.layout.head_dim * kv_element_bytes(type_index()) +
+              kv_scale_bytes(type_index(), l.layout.head_dim));
   }
-  return elements * kv_element_bytes(type_);
+  return bytes;
 }
 
 Status KvMemory::copy_cells(const CellCopy& copy) {
@@ -125,25 +129,29 @@ Status KvMemory::copy_cells(const CellCopy& copy) {
 }
 
 template <typename F>
-void KvMemory::for_elements(const Layer& layer, CellId cell, F f) const {
-  const int64_t element = kv_element_bytes(type_);
+void KvMemory::for_pieces(const Layer& layer, CellId cell, F f) const {
+  const int64_t element = kv_element_bytes(type_index());
+  const int64_t scales = kv_scale_bytes(type_index(), layer.layout.head_dim);
   const int64_t d = padded_dim(layer.layout.head_dim);
-  const int64_t lanes = 4 / element;  // elements of a 32-bit lane
+  const int64_t k_lanes = 4 / element;  // elements of a 32-bit lane
+  const int64_t v_lanes = type_ == KvType::kQ8 ? 1 : k_lanes;
   const int64_t place = cell % block_size_;
   const int64_t lane = place % kUnit;
-  const int64_t unit =
-      int64_t{cell / block_size_} * layer.layout.block_bytes + place / kUnit * kUnit * d * element;
-  int64_t count = 0;
+  const int64_t unit = int64_t{cell / block_size_} * layer.layout.block_bytes +
+                       place / kUnit * kUnit * (d * element + scales);
   for (const bool is_key : {true, false}) {
     for (int32_t head = 0; head < layer.num_heads; ++head) {
       std::byte* start = (is_key ? layer.k : layer.v) + head * layer.layout.head_bytes + unit;
       for (int64_t dim = 0; dim < layer.layout.head_dim; ++dim) {
         int64_t index = dim;
         if (block_size_ != 1) {
-          index = is_key ? (dim / lanes * kUnit + lane) * lanes + dim % lanes
-                         : (lane / lanes * d + dim) * lanes + lane % lanes;
+          index = is_key ? (dim / k_lanes * kUnit + lane) * k_lanes + dim % k_lanes
+                         : (lane / v_lanes * d + dim) * v_lanes + lane % v_lanes;
         }
-        f(start + index * element, count++);
+        f(start + index * element, static_cast<size_t>(element));
+      }
+      for (int64_t at = 0; at < scales; at += 4) {
+        f(start + (block_size_ == 1 ? d + at : kUnit * (d + at) + 4 * lane), size_t{4});
       }
     }
   }
@@ -170,15 +178,13 @@ Status KvMemory::check_cells(int32_t group, std::span<const CellId> cells, size_
 Status KvMemory::read_cells(int32_t group, std::span<const CellId> cells,
                             std::span<std::byte> bytes) const {
   CHORUS_RETURN_IF_ERROR(check_cells(group, cells, bytes.size()));
-  const int64_t element = kv_element_bytes(type_);
   std::byte* out = bytes.data();
   for (const CellId cell : cells) {
     for (const int32_t index : groups_[static_cast<size_t>(group)]) {
-      const Layer& l = layer(index);
-      for_elements(l, cell, [&](const std::byte* from, int64_t i) {
-        std::memcpy(out + i * element, from, static_cast<size_t>(element));
+      for_pieces(layer(index), cell, [&](const std::byte* from, size_t size) {
+        std::memcpy(out, from, size);
+        out += size;
       });
-      out += 2 * int64_t{l.num_heads} * l.layout.head_dim * element;
     }
   }
   return Status();
@@ -187,15 +193,13 @@ Status KvMemory::read_cells(int32_t group, std::span<const CellId> cells,
 Status KvMemory::write_cells(int32_t group, std::span<const CellId> cells,
                              std::span<const std::byte> bytes) {
   CHORUS_RETURN_IF_ERROR(check_cells(group, cells, bytes.size()));
-  const int64_t element = kv_element_bytes(type_);
   const std::byte* in = bytes.data();
   for (const CellId cell : cells) {
     for (const int32_t index : groups_[static_cast<size_t>(group)]) {
-      const Layer& l = layer(index);
-      for_elements(l, cell, [&](std::byte* to, int64_t i) {
-        std::memcpy(to, in + i * element, static_cast<size_t>(element));
+      for_pieces(layer(index), cell, [&](std::byte* to, size_t size) {
+        std::memcpy(to, in, size);
+        in += size;
       });
-      in += 2 * int64_t{l.num_heads} * l.layout.head_dim * element;
     }
   }
   return Status();

@@ -14,9 +14,8 @@
 
 namespace chorus::cpu {
 
-enum class KvType : uint8_t { kF32 = kKvF32, kBf16 = kKvBf16 };
-
-constexpr int64_t kv_element_bytes(KvType type) { return type == KvType::kBf16 ? 2 : 4; }
+// kQ8: 8-bit integers with a scale for each 32 of a head.
+enum class KvType : uint8_t { kF32 = kKvF32, kBf16 = kKvBf16, kQ8 = kKvQ8 };
 
 // The pools of all layer groups. Each arena (K or V of a layer) is [kv head][block][block bytes].
 // Memory is reserved at creation and becomes resident, as zeros, where it is first written.
@@ -45,7 +44,8 @@ class KvMemory {
 
   int type_index() const { return static_cast<int>(type_); }
   const Layer& layer(int32_t layer) const { return layers_[static_cast<size_t>(layer)]; }
-  // Canonical bytes of one cell of a group: K and V of all its layers, without padding.
+  // Canonical bytes of one cell of a group: K and V of all its layers, without padding; of q8, each
+  // head's elements and then their scales.
   int64_t bytes_per_cell(int32_t group) const;
 
   // The three of Module. Errors: kInvalidArgument for a group, block, cell or size out of range.
@@ -57,10 +57,10 @@ class KvMemory {
  private:
   KvMemory() = default;
   Status check_cells(int32_t group, std::span<const CellId> cells, size_t num_bytes) const;
-  // Calls f(where the element is, element index in the cell) for the K, then the V of all heads of
-  // one cell of a layer.
+  // Calls f(place, bytes) for the pieces of a layer's cell in the canonical order: the K of all
+  // heads, then the V.
   template <typename F>
-  void for_elements(const Layer& layer, CellId cell, F f) const;
+  void for_pieces(const Layer& layer, CellId cell, F f) const;
 
   KvType type_ = KvType::kBf16;
   int32_t block_size_ = 16;

@@ -78,7 +78,7 @@ ModuleInfo make_info(const Program& program, const CpuOptions& options, const Kv
 
 std::optional<Profile> make_profile(const Program& program, const CpuOptions& options) {
   if (!options.profile) return std::nullopt;
-  return std::optional<Profile>(std::in_place, program, kv_element_bytes(options.kv_type));
+  return std::optional<Profile>(std::in_place, program, static_cast<int>(options.kv_type));
 }
 
 }  // namespace
@@ -87,7 +87,9 @@ std::string_view name_of(Activations activations) {
   return activations == Activations::kInt8 ? "int8" : "f32";
 }
 
-std::string_view name_of(KvType type) { return type == KvType::kBf16 ? "bf16" : "f32"; }
+std::string_view name_of(KvType type) {
+  return type == KvType::kBf16 ? "bf16" : type == KvType::kQ8 ? "q8" : "f32";
+}
 
 Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program> program,
                                                   const CpuOptions& options) {

@@ -149,6 +149,8 @@ TEST(CpuModule, MatchesTheEagerModel) {
     EXPECT_LT(run(exact).max, 3e-5) << "f32 activations, f32 kv";
     CpuOptions f32{.activations = Activations::kF32};
     EXPECT_LT(run(f32).relative_rms, 6e-3) << "f32 activations, bf16 kv";
+    CpuOptions q8{.activations = Activations::kF32, .kv_type = KvType::kQ8};
+    EXPECT_LT(run(q8).relative_rms, 2e-2) << "f32 activations, q8 kv";
     EXPECT_LT(run({}).relative_rms, 3e-2) << "int8 activations, bf16 kv";
   }
 }
@@ -198,7 +200,7 @@ class Bits : public testing::Test {
 };
 
 TEST_F(Bits, DoNotDependOnBatchChunksSlicesThreadsOrBlockSize) {
-  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+  for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8}) {
     for (const Activations activations : {Activations::kInt8, Activations::kF32}) {
       CpuOptions options{.activations = activations, .kv_type = type, .max_step_tokens = 600};
       const auto want = alone(options);
@@ -248,10 +250,11 @@ TEST_F(Bits, DoNotDependOnBatchChunksSlicesThreadsOrBlockSize) {
 TEST_F(Bits, DoNotDependOnWhatAWindowHasLeftBehind) {
   using LeftBehind = StepDriver::LeftBehind;
   const auto eager = eager_logits(*program_, prompts_[0]);
-  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+  for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8}) {
     CpuOptions options{.activations = Activations::kF32, .kv_type = type, .max_step_tokens = 600};
     const Logits want = alone(options)[0];
-    EXPECT_LT(compare(want, eager).relative_rms, type == KvType::kF32 ? 1e-4 : 1e-2);
+    const double bound = type == KvType::kF32 ? 1e-4 : type == KvType::kBf16 ? 1e-2 : 3e-2;
+    EXPECT_LT(compare(want, eager).relative_rms, bound);
     for (const int32_t block_size : {1, 16, 64}) {
       for (const LeftBehind left :
            {LeftBehind::kEvicted, LeftBehind::kPresent, LeftBehind::kPoisoned}) {
@@ -333,7 +336,7 @@ TEST_F(Bits, SurviveTheFloatingPointModeOfTheCaller) {
 }
 
 TEST_F(Bits, CellsReadAndWrittenAreCanonical) {
-  for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+  for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8}) {
     CpuOptions options{.kv_type = type, .max_step_tokens = 600};
     const auto want = alone(options);
     std::vector<std::vector<std::byte>> bytes;  // of the block sizes, both groups

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <string>
 
+#include "cpu/kernels/kernels.h"
 #include "program/names.h"
 #include "program/packing/record_layout.h"
 
 namespace chorus::cpu {
 
-Profile::Profile(const Program& program, int64_t kv_element_bytes)
+Profile::Profile(const Program& program, int kv_type)
     : program_(program),
-      kv_element_bytes_(kv_element_bytes),
+      kv_type_(kv_type),
       cells_(program.graph().groups.size()),
       group_of_(program.graph().kv_layers.size()) {
   for (size_t group = 0; group < cells_.size(); ++group) {
@@ -77,7 +78,7 @@ void Profile::add_linear(const Instruction& instruction, int32_t rows, Entry& en
 
 void Profile::add_attention(const Op& op, Entry& entry) const {
   const Cells& cells = cells_[static_cast<size_t>(group_of_[static_cast<size_t>(op.layer)])];
-  entry.bytes += 2 * cells.read * op.num_kv_heads * op.head_dim * kv_element_bytes_;
+  entry.bytes += 2 * cells.read * op.num_kv_heads * kv_cell_bytes(kv_type_, op.head_dim);
   entry.float_macs += 2 * cells.seen * op.num_heads * op.head_dim;
 }
 

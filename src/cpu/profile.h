@@ -16,8 +16,8 @@ namespace chorus::cpu {
 // Nothing is allocated after construction but by usage(). Thread: engine.
 class Profile {
  public:
-  // The program outlives this object. `kv_element_bytes`: of K and V as they lie in memory.
-  Profile(const Program& program, int64_t kv_element_bytes);
+  // The program outlives this object. `kv_type`: a KvIndex.
+  Profile(const Program& program, int kv_type);
 
   // Counts the cells that the rows of a slice see, for its attention; starts the clock.
   void begin_slice(const Step& step, const Slice& slice);
@@ -56,7 +56,7 @@ class Profile {
   void add_attention(const Op& op, Entry& entry) const;
 
   const Program& program_;
-  const int64_t kv_element_bytes_;
+  const int kv_type_;
   const SteadyClock clock_;
   int64_t mark_ns_ = 0;
   std::array<Entry, kNumKinds + 2> entries_;

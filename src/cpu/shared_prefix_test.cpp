@@ -104,7 +104,7 @@ TEST(SharedPrefix, HasTheBitsOfEachSequenceAlone) {
   uint64_t seed = 0;
   for (const int32_t kv_heads : {6, 2, 1}) {
     const auto program = make_program(kv_heads);
-    for (const KvType type : {KvType::kBf16, KvType::kF32}) {
+    for (const KvType type : {KvType::kBf16, KvType::kF32, KvType::kQ8}) {
       const auto tokens = histories(++seed);
       CpuOptions options{.kv_type = type};
       std::vector<Logits> want;

@@ -85,7 +85,7 @@ FLAGS = {
 ABSENT_VERBS = ["serve"]
 
 COUNT_VALUES = ["0", "-1", "x", "1.5", "", "99999999999999999999", "5 "]
-BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q8", "f64", "", "f16"]}
+BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q4", "f64", "", "f16"]}
 BAD_ENGINE = {
     flag: COUNT_VALUES
     for flag in [

@@ -73,11 +73,13 @@ class SchemaTest(CliTest):
         self.assertGreaterEqual(peak, 3 * 4)
 
     def test_bytes_per_block(self):
-        # tied_q4_1: 2 layers, 2 KV heads of 16, keys and values; bf16 has 2 bytes, f32 has 4.
-        for words, width in [(["--kv-type", "bf16"], 2), (["--kv-type", "f32"], 4)]:
-            done = self.run_json(TIED, "a", "--max-tokens", "1", "--block-size", "16", *words)
+        # tied_q4_1: 2 layers, 2 KV heads of 16, keys and values. An element has 2 bytes in bf16, 4
+        # in f32 and 1 in q8, where 32 columns of a head share a scale of 4.
+        for name, head in [("bf16", 2 * 16), ("f32", 4 * 16), ("q8", 16 + 4)]:
+            done = self.run_json(TIED, "a", "--max-tokens", "1", "--block-size", "16",
+                                 "--kv-type", name)
             group = done.summary()["kv"]["groups"][0]
-            self.assertEqual(2 * 2 * 2 * 16 * 16 * width, group["bytes_per_block"])
+            self.assertEqual(2 * 2 * 2 * 16 * head, group["bytes_per_block"])
 
     def test_effective_flags_are_in_the_summary(self):
         given = {

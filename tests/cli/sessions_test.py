@@ -214,17 +214,15 @@ class ForkTest(SessionTest):
 
 
 class FormatTest(SessionTest):
-    MODES = {"int8": [], "exact": ["--exact"], "kv": ["--kv-type", "f32"]}
+    MODES = {"int8": [], "exact": ["--exact"], "kv": ["--kv-type", "f32"], "q8": ["--kv-type", "q8"]}
 
     def test_other_numerics_are_refused_and_recomputed(self):
         row = random_ids(self.rng, TIED, 40)
-        names = {"exact": "kv_type", "kv": "kv_type", "int8": "kv_type"}
         for saved, loaded in itertools.permutations(self.MODES, 2):
             with self.subTest(saved=saved, loaded=loaded):
                 first = self.save(TIED, row, 5, *GREEDY, *self.MODES[saved])
-                field = "--load-session." + names[loaded]
-                if {saved, loaded} == {"exact", "kv"}:
-                    field = "--load-session.activations"
+                kv_is_the_same = {saved, loaded} == {"exact", "kv"}
+                field = "--load-session." + ("activations" if kv_is_the_same else "kv_type")
                 words = ["run", TIED, "--load-session", self.file, *self.MODES[loaded]]
                 self.assert_refused(3, field, *words)
                 self.assertIn("--recompute", self.expect(3, *words).err)

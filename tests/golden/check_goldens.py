@@ -3,11 +3,11 @@
 
     check_goldens.py tokenize   --chorus BIN --model MODEL    ids of prompts and texts, equal
     check_goldens.py exact      --chorus BIN --model MODEL    --exact: logprobs, greedy tokens; slow
-    check_goldens.py perplexity --chorus BIN --model MODEL    six windows, default and --exact
+    check_goldens.py perplexity --chorus BIN --model MODEL    six windows, in three modes
     check_goldens.py all        --chorus BIN --model MODEL
 
 --goldens FOLDER: of another model (gemma3_270m). MODEL is the GGUF that meta.json names or a .chorus made from it. Further flags: --limit N (the
-first N prompts; exact and tokenize), --max-tokens N (exact), --modes default,exact (perplexity),
+first N prompts; exact and tokenize), --max-tokens N (exact), --modes default,exact,q8 (perplexity),
 --threads N, --licenses FOLDER (where GPL-3 and Apache-2.0 are). Exit codes: 0 all within bounds, 1
 something is not (each failure on a line of its own, with prompt and step), 2 the command line is wrong.
 
@@ -27,7 +27,8 @@ TOP = 20
 LOGPROB_BOUND = 2e-3  # --exact, every logprob of the top 20
 CLOSE_MARGIN = 0.002  # two best logits nearer than this: the greedy token may differ
 # mode -> (mean absolute difference of the log probability, relative difference of perplexity)
-PERPLEXITY_BOUNDS = {"default": (0.066, 0.01), "exact": (0.001, 0.0002)}
+PERPLEXITY_BOUNDS = {"default": (0.066, 0.01), "exact": (0.001, 0.0002), "q8": (0.078, 0.01)}
+MODES = {"default": [], "exact": ["--exact"], "q8": ["--kv-type", "q8"]}
 # The same of the default mode, by the model file that meta.json names.
 DEFAULT_BOUNDS = {"gemma-3-270m-q4_k_m.gguf": (0.078, 0.01)}
 TEXTS = ["tokens_gpl3.json", "tokens_apache2.json"]
@@ -269,7 +270,7 @@ def run_perplexity(args, mode: str, goldens: list[dict]) -> list[list[float]]:
     """The log probabilities of each window; the summary line must agree with them."""
     with write_ids([g["ids"] for g in goldens]) as file:
         words = ["perplexity", args.model, file.name, "--tokens", "--per-token"]
-        objects = run_chorus(args, words + (["--exact"] if mode == "exact" else []))
+        objects = run_chorus(args, words + MODES[mode])
     windows = {w["index"]: w["logprobs"] for w in of_type(objects, "window")}
     if sorted(windows) != list(range(len(goldens))):
         raise RunError(f"perplexity: expected windows 0 to {len(goldens) - 1}, "
@@ -309,7 +310,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
                         default=pathlib.Path("/usr/share/common-licenses"))
     parser.add_argument("--limit", type=int)
     parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--modes", default="default,exact")
+    parser.add_argument("--modes", default="default,exact,q8")
     parser.add_argument("--threads", type=int)
     args = parser.parse_args(words)
     for name in ("limit", "max_tokens", "threads"):
@@ -318,7 +319,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')}: expected at least 1, found {value}")
     for mode in args.modes.split(","):
         if mode not in PERPLEXITY_BOUNDS:
-            parser.error(f"--modes: expected default or exact, found {mode}")
+            parser.error(f"--modes: expected default, exact or q8, found {mode}")
     return args
 
 

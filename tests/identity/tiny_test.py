@@ -19,6 +19,7 @@ MODES = {
     "int8": [],
     "exact": ["--exact"],
     "int8 with f32 KV": ["--kv-type", "f32"],
+    "int8 with q8 KV": ["--kv-type", "q8"],
     "f32 with bf16 KV": ["--activations", "f32"],
     "drawn": ["--temperature", "1.2", "--seed", "5"],
     "filtered": "--temperature 1.2 --seed 5 --top-k 50 --top-p 0.9 --min-p 0.002".split(),

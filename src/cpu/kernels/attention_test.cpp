@@ -40,10 +40,8 @@ class Cache {
  public:
   Cache(const Kernels& kernels, const Case& c, int32_t first_held)
       : kernels_(kernels), case_(c), first_(first_held) {
-    const int32_t d = (c.head_dim + 15) / 16 * 16;
-    const int64_t element = c.type == kKvBf16 ? 2 : 4;
     num_blocks_ = (c.length + c.block_size - 1) / c.block_size + 3;
-    layout_ = {c.block_size, c.head_dim, c.block_size * d * element, 0};
+    layout_ = {c.block_size, c.head_dim, c.block_size * kv_cell_bytes(c.type, c.head_dim), 0};
     layout_.head_bytes = layout_.block_bytes * num_blocks_;
     k_.assign(static_cast<size_t>(layout_.head_bytes * kHeads), std::byte{0xff});
     v_ = k_;
@@ -133,18 +131,37 @@ class Cache {
   std::vector<int32_t> table_;
 };
 
+// What `values`, of one head, become in the arena's type.
+std::vector<double> stored(const Case& c, const float* values) {
+  std::vector<double> out;
+  for (int32_t i = 0; i < c.head_dim; ++i) {
+    const float x = values[i];
+    if (c.type == kKvQ8) {
+      float largest = 0;
+      for (int32_t j = i / 32 * 32; j < std::min(i / 32 * 32 + 32, c.head_dim); ++j) {
+        largest = std::max(largest, std::abs(values[j]));
+      }
+      out.push_back(std::nearbyint(static_cast<double>(x * (127.0f / largest))) *
+                    static_cast<double>(largest / 127.0f));
+    } else {
+      out.push_back(static_cast<double>(c.type == kKvBf16 ? bf16_round(x) : x));
+    }
+  }
+  return out;
+}
+
 std::vector<double> reference(const Case& c, const Cache& cache, const float* query, int32_t p) {
-  const auto stored = [&](float x) {
-    return static_cast<double>(c.type == kKvBf16 ? bf16_round(x) : x);
+  const auto at = [&](const std::vector<float>& x, int32_t position) {
+    return stored(c, x.data() + (position * Cache::kHeads + 1) * c.head_dim);
   };
-  const auto at = [&](const std::vector<float>& x, int32_t position, int32_t i) {
-    return stored(x[static_cast<size_t>((position * Cache::kHeads + 1) * c.head_dim + i)]);
-  };
+  // q8 keeps 13 bits of a query: they are within the tolerance.
+  const std::vector<double> q =
+      c.type == kKvQ8 ? std::vector<double>(query, query + c.head_dim) : stored(c, query);
   const int32_t first = c.window == 0 ? 0 : std::max(0, p - c.window + 1);
   std::vector<double> weights;
   for (int32_t k = first; k <= p; ++k) {
-    double s = 0;
-    for (int32_t i = 0; i < c.head_dim; ++i) s += stored(query[i]) * at(cache.keys, k, i);
+    const std::vector<double> key = at(cache.keys, k);
+    double s = std::inner_product(q.begin(), q.end(), key.begin(), 0.0);
     s *= static_cast<double>(cache.scale());
     if (c.softcap > 0)
       s = static_cast<double>(c.softcap) * std::tanh(s / static_cast<double>(c.softcap));
@@ -155,9 +172,9 @@ std::vector<double> reference(const Case& c, const Cache& cache, const float* qu
   for (double& w : weights) l += w = std::exp(w - m);
   std::vector<double> out(static_cast<size_t>(c.head_dim));
   for (int32_t k = first; k <= p; ++k) {
-    for (int32_t i = 0; i < c.head_dim; ++i) {
-      out[static_cast<size_t>(i)] +=
-          weights[static_cast<size_t>(k - first)] / l * at(cache.values, k, i);
+    const std::vector<double> value = at(cache.values, k);
+    for (size_t i = 0; i < value.size(); ++i) {
+      out[i] += weights[static_cast<size_t>(k - first)] / l * value[i];
     }
   }
   return out;
@@ -171,7 +188,7 @@ std::string describe(const Case& c) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (int type : {kKvF32, kKvBf16}) {
+  for (int type : {kKvF32, kKvBf16, kKvQ8}) {
     for (int32_t block_size : {1, 16, 32, 64}) {
       all.push_back({type, 64, block_size, 600, 0, 0.0f});
       all.push_back({type, 8, block_size, 300, 0, 20.0f});
@@ -192,8 +209,8 @@ TEST(Attention, MatchesTheDoubleReference) {
     const int32_t group = 3;
     const auto q = random_values(3, static_cast<size_t>((c.length - begin) * group * c.head_dim));
     const auto out = cache.attend(q, begin, c.length, group, 4);
-    // bf16: the rounding of the weights, 2^-9 each, in values of up to 2.
-    const double tolerance = c.type == kKvBf16 ? 4e-3 : 2e-6;
+    // bf16: the rounding of the weights, 2^-9 each, in values of up to 2. q8: that of q, 2^-13.
+    const double tolerance = c.type == kKvBf16 ? 4e-3 : c.type == kKvQ8 ? 1e-3 : 2e-6;
     for (int32_t i = 0; i < (c.length - begin) * group; ++i) {
       const auto expected = reference(c, cache, q.data() + i * c.head_dim, begin + i / group);
       for (int32_t j = 0; j < c.head_dim; ++j) {
@@ -209,7 +226,7 @@ TEST(Attention, MatchesTheDoubleReference) {
 // behind the window are held, or free and NaN.
 TEST(Attention, BitsDependOnTheVisibleCellsAlone) {
   const Kernels& kernels = generic_kernels();
-  for (int type : {kKvF32, kKvBf16}) {
+  for (int type : {kKvF32, kKvBf16, kKvQ8}) {
     for (int32_t window : {0, 37, 256, 300}) {
       Case c{type, 32, 16, 620, window, 0.0f};
       const int32_t begin = 590;
@@ -242,9 +259,50 @@ TEST(Attention, ScoresFarBelowTheMaximumWeighNothing) {
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(out[i], cache.values[(299 * 2 + 1) * 16 + i]);
 }
 
+// 8-bit integers lose at most half a step of 1/127 of the head's largest magnitude; zeros, and what
+// is too small to have an inverse, are zero.
+TEST(StoreKv, Q8KeepsMagnitudes) {
+  for (int32_t block_size : {1, 16}) {
+    for (const float size : {1.0f, 1e30f, 1e-30f, 0x1p-149f, 0.0f}) {
+      SCOPED_TRACE(size);
+      constexpr int32_t kDim = 32;
+      std::vector<float> k = random_values(9, kDim), q(kDim, 0.0f), out(kDim);
+      for (float& x : k) x *= size;
+      std::vector<float> v = k;
+      const int64_t bytes = block_size * kv_cell_bytes(kKvQ8, kDim);
+      std::vector<std::byte> arena(static_cast<size_t>(2 * bytes));
+      const int32_t cell = 0;
+      uint8_t not_finite = 0;
+      StoreKvArgs store;
+      store.layout = {block_size, kDim, bytes, 0};
+      store.num_heads = 1;
+      store.k_arena = arena.data();
+      store.v_arena = arena.data() + bytes;
+      store.k = k.data();
+      store.v = v.data();
+      store.rows = 1;
+      store.cells = &cell;
+      store.not_finite = &not_finite;
+      generic_kernels().store_kv[kKvQ8](store);
+      EXPECT_EQ(not_finite, 0);
+      // Attention to one cell is its value.
+      const AttentionQuery query{q.data(), out.data(), 0, 0};
+      const AttentionPart part{1, &cell, 0};
+      alignas(64) static std::byte scratch[attention_scratch_bytes(kDim)];
+      const AttentionArgs args{&query,        1,    &part, 1,      store.layout, store.k_arena,
+                               store.v_arena, 1.0f, 0.0f,  scratch};
+      generic_kernels().attention[kKvQ8](args);
+      float largest = 0;
+      for (const float x : v) largest = std::max(largest, std::abs(x));
+      const float tolerance = size < 1e-37f ? largest : largest * (0.5f / 127 + 1e-6f);
+      for (size_t i = 0; i < v.size(); ++i) EXPECT_NEAR(out[i], v[i], tolerance);
+    }
+  }
+}
+
 TEST(StoreKv, MarksRowsThatAreNotFiniteOnceRounded) {
   const float inf = std::numeric_limits<float>::infinity();
-  for (int type : {kKvF32, kKvBf16}) {
+  for (int type : {kKvF32, kKvBf16, kKvQ8}) {
     for (int32_t block_size : {1, 16}) {
       std::vector<float> k(6 * 16, 1.0f), v(6 * 16, 1.0f);
       k[1 * 16 + 3] = inf;
@@ -255,7 +313,7 @@ TEST(StoreKv, MarksRowsThatAreNotFiniteOnceRounded) {
       std::vector<std::byte> arena(2 * 16 * 16 * 4 * 2);
       std::vector<uint8_t> marks(6);
       StoreKvArgs args;
-      args.layout = {block_size, 16, block_size * 16 * (type == kKvBf16 ? 2 : 4), 0};
+      args.layout = {block_size, 16, block_size * kv_cell_bytes(type, 16), 0};
       args.num_heads = 1;
       args.k_arena = arena.data();
       args.v_arena = arena.data() + arena.size() / 2;

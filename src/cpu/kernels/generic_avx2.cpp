@@ -18,6 +18,8 @@ namespace {
 #include "cpu/kernels/math.inc"
 #include "cpu/kernels/records.inc"
 //
+#include "cpu/kernels/attention_q8.inc"
+//
 #include "cpu/kernels/attention.inc"
 #include "cpu/kernels/draw.inc"
 #include "cpu/kernels/embed.inc"

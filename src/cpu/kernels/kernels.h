@@ -158,17 +158,33 @@ struct ElementwiseArgs {
 // (d = head_dim rounded up to 16; padding starts as zero and is never written):
 //   K bf16 unit: d/2 vectors of 16 cells x the dims (2j, 2j + 1);   K f32 unit: [d][16 cells]
 //   V bf16 unit: 8 cell pairs x d/16 vectors of 16 dims x the pair; V f32 unit: [16 cells][d]
-// With a block size of 1 a cell is [d] elements in both arenas.
-enum KvIndex : int { kKvF32 = 0, kKvBf16 = 1 };
-inline constexpr int kNumKvTypes = 2;
-inline constexpr int kUnit = 16;    // cells of a unit
-inline constexpr int kChunk = 256;  // logical positions with one maximum
+//   K q8 unit: d/4 vectors of 16 cells x the dims 4j .. 4j + 3; V q8 unit: [16 cells][d];
+//              both signed bytes, then [groups of 32 dims][16 cells] scales in f32
+// With a block size of 1 a cell is [d] elements in both arenas, its scales behind them.
+enum KvIndex : int { kKvF32 = 0, kKvBf16 = 1, kKvQ8 = 2 };
+inline constexpr int kNumKvTypes = 3;
+inline constexpr int kUnit = 16;           // cells of a unit
+inline constexpr int32_t kQ8Columns = 32;  // columns of a head that share a scale
+inline constexpr int kChunk = 256;         // logical positions with one maximum
 inline constexpr int kMaxTileQueries = 12;
+
+// Bytes of one element, and of what a cell has beside its elements in each arena.
+constexpr int64_t kv_element_bytes(int type) {
+  return type == kKvF32 ? 4 : type == kKvBf16 ? 2 : 1;
+}
+constexpr int64_t kv_scale_bytes(int type, int32_t head_dim) {
+  return type == kKvQ8 ? (int64_t{head_dim} + kQ8Columns - 1) / kQ8Columns * 4 : 0;
+}
+// Of one cell of one head in one arena, padding included.
+constexpr int64_t kv_cell_bytes(int type, int32_t head_dim) {
+  const int64_t d = (int64_t{head_dim} + kUnit - 1) / kUnit * kUnit;
+  return d * kv_element_bytes(type) + kv_scale_bytes(type, head_dim);
+}
 
 struct KvLayout {
   int32_t block_size = 16;
   int32_t head_dim = 0;
-  int64_t block_bytes = 0;  // of one head in one arena: block_size * d * element size
+  int64_t block_bytes = 0;  // of one head in one arena: block_size * kv_cell_bytes
   int64_t head_bytes = 0;   // between heads
 };
 
@@ -190,7 +206,7 @@ struct StoreKvArgs {
 
 // One query head of one token; it sees the positions [first, last] of its sequence.
 struct AttentionQuery {
-  const float* q = nullptr;  // [head_dim]; rounded to bf16 where the arena is bf16
+  const float* q = nullptr;  // [head_dim]; rounded to the arena's type
   float* out = nullptr;      // [head_dim]
   int32_t first = 0;
   int32_t last = 0;

@@ -228,9 +228,8 @@ AttentionResult attend(const Kernels& kernels, int type, uint64_t seed) {
   const auto length = static_cast<int32_t>(random.between(1, 700));
   const auto queries = static_cast<int32_t>(random.between(1, kMaxTileQueries));
   const int32_t window = seed % 4 == 0 ? static_cast<int32_t>(random.between(1, length)) : length;
-  const int32_t d = (head_dim + 15) / 16 * 16;
   const int32_t blocks = (length + block_size - 1) / block_size;
-  KvLayout layout{block_size, head_dim, int64_t{block_size} * d * (type == kKvBf16 ? 2 : 4), 0};
+  KvLayout layout{block_size, head_dim, block_size * kv_cell_bytes(type, head_dim), 0};
   layout.head_bytes = layout.block_bytes * blocks;
   const auto arena_bytes = static_cast<size_t>(layout.head_bytes);
   AttentionResult result;
@@ -289,7 +288,7 @@ AttentionResult attend(const Kernels& kernels, int type, uint64_t seed) {
 
 TEST(Sets, Attention) {
   for_other_sets(10, [](const Kernels& kernels, uint64_t seed) {
-    for (const int type : {kKvF32, kKvBf16}) {
+    for (const int type : {kKvF32, kKvBf16, kKvQ8}) {
       SCOPED_TRACE(type);
       const AttentionResult expected = attend(portable_kernels(), type, seed);
       const AttentionResult found = attend(kernels, type, seed);

@@ -23,8 +23,7 @@ class SharedTile {
     head_dim_ = static_cast<int32_t>(random_.between(1, 5)) * 8;
     layout_.block_size = kSizes[random_.below(4)];
     layout_.head_dim = head_dim_;
-    const int32_t d = (head_dim_ + 15) / 16 * 16;
-    layout_.block_bytes = int64_t{layout_.block_size} * d * (type == kKvBf16 ? 2 : 4);
+    layout_.block_bytes = layout_.block_size * kv_cell_bytes(type, head_dim_);
     window_ = random_.below(2) == 0 ? 0 : static_cast<int32_t>(random_.between(1, 900));
     softcap_ = random_.below(3) == 0 ? 20.0f : 0.0f;
     make_parts();
@@ -173,7 +172,7 @@ class SharedTile {
 TEST(SharedAttention, HasTheBitsOfEachSequenceAlone) {
   int32_t shared_chunks = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    for (const int type : {kKvF32, kKvBf16}) {
+    for (const int type : {kKvF32, kKvBf16, kKvQ8}) {
       SharedTile tile(seed, type);
       shared_chunks += tile.num_shared_chunks();
       const std::vector<float> expected = tile.attend(portable_kernels(), false);
