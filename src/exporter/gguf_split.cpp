@@ -129,6 +129,7 @@ Result<GgufFile> GgufFile::open(const std::string& path) {
       part->maps_.push_back(std::move(part_map).value());
       status = file.append(std::move(part).value());
     }
+    if (status.field().starts_with("header")) return status.within(part_name);
     if (!status.ok()) {
       return Status(status.code(), status.field(), status.message() + ", in " + part_name);
     }
