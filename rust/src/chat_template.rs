@@ -119,6 +119,27 @@ fn format_time(format: &str, now: i64) -> Option<String> {
     }
 }
 
+/// The marks of what an assistant said, {% generation %} and {% endgeneration %}, which print
+/// nothing: as an `if` that always holds, which trims the lines around it in the same way.
+fn without_generation_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(begin) = rest.find("{%") {
+        let (before, tag) = rest.split_at(begin + 2);
+        out.push_str(before);
+        let (body, behind) = tag.split_at(tag.find("%}").unwrap_or(tag.len()));
+        let name = body.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        match name {
+            "generation" => out.push_str(&body.replace(name, "if true")),
+            "endgeneration" => out.push_str(&body.replace(name, "endif")),
+            _ => out.push_str(body),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
 fn environment(source: String) -> std::result::Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -143,7 +164,7 @@ fn environment(source: String) -> std::result::Result<Environment<'static>, mini
             .unwrap_or(0);
         format_time(format, now).ok_or_else(|| invalid("strftime_now: bad format"))
     });
-    environment.add_template_owned(NAME, source)?;
+    environment.add_template_owned(NAME, without_generation_marks(&source))?;
     Ok(environment)
 }
 

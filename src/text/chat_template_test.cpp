@@ -37,6 +37,15 @@ TEST(ChatTemplate, TrimsBlocksLikeHuggingFace) {
   EXPECT_EQ(print("  {% if true %}\n  a\n  {% endif %}\nb"), "  a\nb");
 }
 
+TEST(ChatTemplate, MarksOfWhatAnAssistantSaidPrintNothing) {
+  EXPECT_EQ(print("a {% generation %}b{% endgeneration %} c"), "a b c");
+  EXPECT_EQ(print("a\n  {%- generation -%}  b\n {%-endgeneration -%}\n c"), "abc");
+  EXPECT_EQ(print("  {% generation %}\n  a\n  {% endgeneration %}\nb"), "  a\nb");
+  EXPECT_NE(print("{% generation %}a").find("chat_template"), std::string::npos);
+  EXPECT_EQ(print("{{ '{% x' }}{{ 'generation' }} %} {% if true %}{{ '%}' }}{% endif %}{"),
+            "{% xgeneration %} %}{");
+}
+
 TEST(ChatTemplate, OffersVariablesAndTokens) {
   EXPECT_EQ(
       print("{{ bos_token }}{{ x.y[1] }}{{ eos_token }}{{ missing }}", "[]",
