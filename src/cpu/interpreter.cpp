@@ -66,6 +66,7 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
       kernels_(kernels),
       kv_(kv),
       pool_(pool),
+      linear_work_(pool.num_threads()),
       profile_(profile),
       body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
       tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
@@ -290,19 +291,46 @@ void Interpreter::prepare(const Instruction& instruction, const Work& work, cons
   }
 }
 
+namespace {
+
+int64_t groups_of(const LinearPart& part) { return int64_t{part.rows + kRowGroup - 1} / kRowGroup; }
+
+// Row groups that a thread takes at once: a quarter of its share, as far as that is neither so
+// little that taking it costs, nor more than stays in the L2 cache for the next tile of tokens.
+int64_t piece_of(int64_t share, int64_t group_bytes) {
+  constexpr int64_t kLeastBytes = 32 * 1024;
+  constexpr int64_t kMostBytes = 256 * 1024;
+  const int64_t least = std::max<int64_t>(1, kLeastBytes / group_bytes);
+  return std::clamp(share / 4, least, std::max(least, kMostBytes / group_bytes));
+}
+
+}  // namespace
+
 void Interpreter::linear(const Instruction& instruction, const Work& work, const Share& share) {
   prepare(instruction, work, share);
-  pool_.barrier();
-  const auto groups_of = [](const LinearPart& part) {
-    return int64_t{part.rows + kRowGroup - 1} / kRowGroup;
-  };
   int64_t num_groups = 0;
-  for (const LinearPart& part : instruction.parts) num_groups += groups_of(part);
+  int64_t bytes = 0;
+  for (const LinearPart& part : instruction.parts) {
+    num_groups += groups_of(part);
+    bytes += part.bytes;
+  }
   const Range mine = share_of(num_groups, pool_.num_threads(), share.thread);
+  linear_work_.set(share.thread, mine);
+  pool_.barrier();
+  const int64_t piece = piece_of(mine.end - mine.begin, bytes / num_groups);
+  for (;;) {
+    const Range groups = linear_work_.take(share.thread, piece);
+    if (groups.begin == groups.end) break;
+    multiply(instruction, work, groups);
+  }
+  pool_.barrier();
+}
+
+void Interpreter::multiply(const Instruction& instruction, const Work& work, Range groups) {
   int64_t first = 0;  // of the part at hand
   for (const LinearPart& part : instruction.parts) {
-    const int64_t begin = std::max(mine.begin - first, int64_t{0});
-    const int64_t end = std::min(mine.end - first, groups_of(part));
+    const int64_t begin = std::max(groups.begin - first, int64_t{0});
+    const int64_t end = std::min(groups.end - first, groups_of(part));
     first += groups_of(part);
     if (begin >= end) continue;
     LinearArgs args;
@@ -319,7 +347,6 @@ void Interpreter::linear(const Instruction& instruction, const Work& work, const
     const bool int8 = part.input == Input::kInt8;
     (int8 ? kernels_.linear_int8 : kernels_.linear_f32)[part.type](args);
   }
-  pool_.barrier();
 }
 
 void Interpreter::update_and_attend(const Instruction& instruction, const Work& work,

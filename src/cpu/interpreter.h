@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/aligned_buffer.h"
+#include "base/stealing_ranges.h"
 #include "base/thread_pool.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/kernels/kernels.h"
@@ -69,6 +70,8 @@ class Interpreter {
   void embed(const Instruction& instruction, const Work& work, const Share& share);
   void rope(const Instruction& instruction, const Work& work, const Share& share);
   void linear(const Instruction& instruction, const Work& work, const Share& share);
+  // Row groups [groups.begin, groups.end) of all parts together.
+  void multiply(const Instruction& instruction, const Work& work, Range groups);
   void prepare(const Instruction& instruction, const Work& work, const Share& share);
   void update_and_attend(const Instruction& instruction, const Work& work, const Share& share);
   void attend(const Instruction& instruction, const Work& work, const Share& share);
@@ -79,6 +82,7 @@ class Interpreter {
   const Kernels& kernels_;
   KvMemory& kv_;
   ThreadPool& pool_;
+  StealingRanges linear_work_;  // row groups of the linear layer at work, all its parts together
   Profile* const profile_;
   AlignedBuffer body_arena_;
   AlignedBuffer tail_arena_;

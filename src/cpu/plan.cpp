@@ -143,6 +143,7 @@ Instruction make_instruction(const Program& program, const Op& op, const Layout&
     const Weight& weight = program.weights()[static_cast<size_t>(op.weights[i])];
     LinearPart part;
     part.weights = program.weight_bytes(op.weights[i]).data();
+    part.bytes = std::ssize(program.weight_bytes(op.weights[i]));
     if (!op.biases.empty() && op.biases[i] != kNoWeight) {
       part.bias = reinterpret_cast<const float*>(program.weight_bytes(op.biases[i]).data());
     }

@@ -40,6 +40,7 @@ struct LinearPart {
   const float* bias = nullptr;
   int32_t type = 0;  // WeightIndex
   int32_t rows = 0;
+  int64_t bytes = 0;  // of the weights
   Input input = Input::kF32;
   View out;
 };
