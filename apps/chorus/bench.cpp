@@ -203,11 +203,12 @@ Status BenchVerb::check_pool() const {
   if (!tests(Test::kDecode)) return {};
   const KvCapacity& capacity = engine_->runner().effective().capacity;
   for (const KvCapacity::Group& group : capacity.groups) {
-    const int64_t needed = widest() * capacity.blocks_for(group, longest());
+    const int64_t needed = widest() * capacity.blocks_for(group, prompt_ + 1 + generate_);
     if (needed <= group.blocks) continue;
-    return resource_exhausted("--kv-memory", "expected " + std::to_string(needed) +
-                                                 " KV blocks for the sessions of --batch, found " +
-                                                 std::to_string(group.blocks));
+    return resource_exhausted(engine_options_.kv_blocks > 0 ? "--kv-blocks" : "--kv-memory",
+                              "expected " + std::to_string(needed) +
+                                  " KV blocks for the sessions of --batch, found " +
+                                  std::to_string(group.blocks));
   }
   return {};
 }

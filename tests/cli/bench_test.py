@@ -162,6 +162,8 @@ class BenchTest(CliTest):
         words = ["--max-decode-sequences", "4", "--batch", "8"]
         self.assert_refused(2, "--max-decode-sequences", "bench", TIED, *SMALL, *words)
         words = ["--kv-blocks", "10", "--batch", "8", "--context", "60"]
+        self.assert_refused(2, "--kv-blocks", "bench", TIED, *SMALL, *words)
+        words = ["--kv-memory", "40KiB", "--batch", "8", "--context", "60"]
         self.assert_refused(2, "--kv-memory", "bench", TIED, *SMALL, *words)
         self.assert_refused(2, "MODEL", "bench")
         self.assert_refused(2, "more", "bench", TIED, "more")
