@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -313,7 +314,8 @@ def compare_model(model: str, rows: list, peer: pathlib.Path, threads: int, args
                     done = run(peer_command(peer, model, row, threads))
                     value = read_peer(done.out, row)
                     if row.test == "prefill":
-                        peer_commit = json.loads(done.out)[0].get("build_commit")
+                        commit = json.loads(done.out)[0].get("build_commit")
+                        peer_commit = commit if commit != "unknown" else None
                 measured = sides[row][side]
                 measured["samples"].append(value)
                 measured["foreign"].append(done.foreign)
@@ -331,7 +333,7 @@ def compare(args, rows: list) -> int:
     threads = before["rates"][-1]["threads"]
     say(f"{before['cpu']}: {machine_text(before)}")
     report = {"machine_before": before, "rows": [], "models": []}
-    peer_commit = None
+    peer_commit = args.peer_commit
     for model in args.models:
         results, conditions, commit = compare_model(model, rows, peer, threads, args)
         report["rows"] += results
@@ -352,7 +354,7 @@ def compare(args, rows: list) -> int:
     for model in report["models"]:
         model.pop("path", None)
     print(table(report["rows"]), end="")
-    theirs = peer_commit or "of an unknown commit (no prefill row)"
+    theirs = peer_commit or "of an unknown commit (--peer-commit)"
     print(
         f"\n{report['cpu']}, {report['isa']}, {args.rounds} rounds; chorus "
         f"{report['version']['commit']}, llama.cpp {theirs}\n"
@@ -399,6 +401,8 @@ def parse(words: list) -> argparse.Namespace:
                         help="range of a side's values, as a share of their median (0.15)")
     parser.add_argument("--max-foreign", type=share, default=0.06, metavar="X",
                         help="share of the processors that others may use (0.06)")
+    parser.add_argument("--peer-commit", metavar="TEXT",
+                        help="where llama-bench was built without knowing its own")
     parser.add_argument("--json", metavar="FILE", help="everything measured, as one document")
     args = parser.parse_args(words)
     args.rounds = args.rounds or (2 if args.quick else 3)
@@ -407,6 +411,8 @@ def parse(words: list) -> argparse.Namespace:
 
 def main(words: list) -> int:
     args = parse(words)
+    # Whoever ends this ends the process that is being measured, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         names = args.rows.split(",") if args.rows else QUICK_ROWS if args.quick else ROWS
         names += [name for name in SWEEP_ROWS if args.sweep and name not in names]

@@ -8,8 +8,10 @@ import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -179,6 +181,7 @@ class WholeTest(unittest.TestCase):
             self.folder, TINY, "--rows", "decode-2,prefill-64", "--rounds", "2", "--max-spread",
             "1", "--max-foreign", "1", "--json", path,
         )
+        self.assertIn("llama.cpp 3f545bec", out)
         report = json.loads(path.read_text())
         # A tiny model's speeds may spread beyond any limit on a busy machine.
         conclusive = all(row["conclusive"] for row in report["rows"])
@@ -201,12 +204,35 @@ class WholeTest(unittest.TestCase):
 
     def test_a_noisy_peer_is_refused(self):
         self.make_peer([100.0, 150.0])
-        code, out, _ = self.compare(
-            self.folder, TINY, "--rows", "decode-2", "--rounds", "2", "--max-foreign", "1"
-        )
+        words = ["--rows", "decode-2", "--rounds", "2", "--max-foreign", "1"]
+        code, out, _ = self.compare(self.folder, TINY, *words, "--peer-commit", "12ab")
         self.assertEqual(1, code)
+        self.assertIn("llama.cpp 12ab", out)
         self.assertIn("not conclusive", out)
         self.assertIn("peer: values spread by 40%", out)
+
+    def test_a_signal_ends_what_is_measured(self):
+        peer = self.folder / "llama-batched-bench"
+        peer.write_text(
+            f"#!{sys.executable}\nimport os, pathlib, time\n"
+            "pathlib.Path(__file__).with_suffix('.pid').write_text(str(os.getpid()))\n"
+            "time.sleep(100)\n"
+        )
+        words = ["--chorus", os.environ["CHORUS_BIN"], "--threads", "1", self.folder, TINY]
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "tools/compare.py", *words, "--rows", "decode-1"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        number = peer.with_suffix(".pid")
+        for _ in range(600):
+            if number.exists() and number.read_text():
+                break
+            time.sleep(0.1)
+        process.terminate()
+        self.assertEqual(143, process.wait(20))
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int(number.read_text()), 0)
 
     def test_failures(self):
         rows = ["--rows", "decode-1", "--rounds", "1"]
