@@ -185,8 +185,8 @@ void embed(const Kernels& kernels, Hash& hash) {
   }
 }
 
-void attention(const Kernels& kernels, Hash& hash) {
-  constexpr int32_t kDim = 72, kPadded = 80, kLength = 400, kBlockSize = 32, kQueries = 5;
+void attention_of(int type, const Kernels& kernels, Hash& hash) {
+  constexpr int32_t kDim = 72, kLength = 400, kBlockSize = 32, kQueries = 5;
   constexpr int32_t kBlocks = (kLength + kBlockSize - 1) / kBlockSize;
   RandomStream random(6);
   const std::vector<float> k = random_floats(random, kLength * kDim);
@@ -195,47 +195,52 @@ void attention(const Kernels& kernels, Hash& hash) {
   std::vector<int32_t> blocks, cells;
   for (int32_t i = 0; i < kBlocks; ++i) blocks.push_back(i);
   for (int32_t p = 0; p < kLength; ++p) cells.push_back(p);
-  for (const int type : {kKvF32, kKvBf16}) {
-    KvLayout layout{kBlockSize, kDim, int64_t{kBlockSize} * kPadded * (type == kKvBf16 ? 2 : 4), 0};
-    layout.head_bytes = layout.block_bytes * kBlocks;
-    AlignedBuffer arenas(static_cast<size_t>(2 * layout.head_bytes));
-    std::vector<uint8_t> not_finite(kLength);
-    StoreKvArgs store;
-    store.layout = layout;
-    store.num_heads = 1;
-    store.k_arena = arenas.bytes().data();
-    store.v_arena = store.k_arena + layout.head_bytes;
-    store.k = k.data();
-    store.v = v.data();
-    store.k_stride = store.v_stride = kDim;
-    store.rows = kLength;
-    store.cells = cells.data();
-    store.cells_stride = 1;
-    store.not_finite = not_finite.data();
-    kernels.store_kv[type](store);
-    std::vector<float> out(q.size());
-    std::vector<AttentionQuery> queries;
-    for (int32_t i = 0; i < kQueries; ++i) {
-      queries.push_back(
-          {q.data() + i * kDim, out.data() + i * kDim, 40 * i, kLength - kQueries + i});
-    }
-    AlignedBuffer scratch(attention_scratch_bytes(kDim));
-    const AttentionPart part{kQueries, blocks.data()};
-    AttentionArgs args;
-    args.queries = queries.data();
-    args.num_queries = kQueries;
-    args.parts = &part;
-    args.num_parts = 1;
-    args.layout = layout;
-    args.k = store.k_arena;
-    args.v = store.v_arena;
-    args.scale = 0.125f;
-    args.softcap = type == kKvBf16 ? 20.0f : 0.0f;
-    args.scratch = scratch.bytes().data();
-    kernels.attention[type](args);
-    hash.add(out);
+  KvLayout layout;
+  layout.block_size = kBlockSize;
+  layout.head_dim = kDim;
+  layout.block_bytes = kBlockSize * kv_cell_bytes(type, kDim);
+  layout.head_bytes = layout.block_bytes * kBlocks;
+  AlignedBuffer arenas(static_cast<size_t>(2 * layout.head_bytes));
+  std::vector<uint8_t> not_finite(kLength);
+  StoreKvArgs store;
+  store.layout = layout;
+  store.num_heads = 1;
+  store.k_arena = arenas.bytes().data();
+  store.v_arena = store.k_arena + layout.head_bytes;
+  store.k = k.data();
+  store.v = v.data();
+  store.k_stride = store.v_stride = kDim;
+  store.rows = kLength;
+  store.cells = cells.data();
+  store.cells_stride = 1;
+  store.not_finite = not_finite.data();
+  kernels.store_kv[type](store);
+  std::vector<float> out(q.size());
+  std::vector<AttentionQuery> queries;
+  for (int32_t i = 0; i < kQueries; ++i) {
+    queries.push_back({q.data() + i * kDim, out.data() + i * kDim, 40 * i, kLength - kQueries + i});
   }
+  AlignedBuffer scratch(attention_scratch_bytes(kDim));
+  const AttentionPart part{kQueries, blocks.data()};
+  AttentionArgs args;
+  args.queries = queries.data();
+  args.num_queries = kQueries;
+  args.parts = &part;
+  args.num_parts = 1;
+  args.layout = layout;
+  args.k = store.k_arena;
+  args.v = store.v_arena;
+  args.scale = 0.125f;
+  args.softcap = type != kKvF32 ? 20.0f : 0.0f;
+  args.scratch = scratch.bytes().data();
+  kernels.attention[type](args);
+  hash.add(out);
 }
+void attention(const Kernels& kernels, Hash& hash) {
+  attention_of(kKvF32, kernels, hash);
+  attention_of(kKvBf16, kernels, hash);
+}
+void attention_q8(const Kernels& kernels, Hash& hash) { attention_of(kKvQ8, kernels, hash); }
 
 void logits(const Kernels& kernels, Hash& hash) {
   RandomStream random(7);
@@ -276,6 +281,7 @@ constexpr Golden kGoldens[] = {
     {"linear", linear, 0xed1ab72dac6e0d45},
     {"embed", embed, 0x9f7d45cca52addca},
     {"attention", attention, 0xc43bf7ebe5d8e41e},
+    {"attention_q8", attention_q8, 0x0602041ed4a82f8c},
     {"logits", logits, 0x32bae693c19c2ca1},
 };
 
