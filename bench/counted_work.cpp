@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "batching/decode_first_scheduler.h"
+#include "bench/no_model.h"
 #include "cpu/kernels/generic.h"
 #include "cpu/kernels/kernels.h"
 #include "executors/module_executor.h"
@@ -99,46 +100,27 @@ void schedule() {
   });
 }
 
-// A model that computes nothing, with a full and a windowed group.
-class NoModel final : public Module {
- public:
-  NoModel() {
-    info_.vocabulary = 1000;
-    info_.context = 4096;
-    info_.block_size = 16;
-    info_.methods = {{"forward", 1, 4096, 0}};
-    info_.groups.resize(2);
-    info_.groups[0].layers = {0};
-    info_.groups[1].layers = {1};
-    info_.groups[1].policy.window = 64;
-    for (LayerGroupInfo& group : info_.groups) {
-      group.bytes_per_cell = 256;
-      group.num_blocks = 2048;
-    }
+// With a full and a windowed group.
+NoModel make_model() {
+  ModuleInfo info;
+  info.vocabulary = 1000;
+  info.context = 4096;
+  info.block_size = 16;
+  info.methods = {{"forward", 1, 4096, 0}};
+  info.groups.resize(2);
+  info.groups[0].layers = {0};
+  info.groups[1].layers = {1};
+  info.groups[1].policy.window = 64;
+  for (LayerGroupInfo& group : info.groups) {
+    group.bytes_per_cell = 256;
+    group.num_blocks = 2048;
   }
-  const ModuleInfo& info() const override { return info_; }
-  Status begin(const Step&) override { return {}; }
-  Status run(int32_t, const Slice&, std::span<uint8_t>) override { return {}; }
-  Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
-                     std::vector<TokenLogprob>&) override {
-    for (size_t i = 0; i < specs.size(); ++i) results[i].token.id = specs[i].position % 1000;
-    return {};
-  }
-  Status copy_cells(const CellCopy&) override { return {}; }
-  Status read_cells(int32_t, std::span<const CellId>, std::span<std::byte>) const override {
-    return {};
-  }
-  Status write_cells(int32_t, std::span<const CellId>, std::span<const std::byte>) override {
-    return {};
-  }
-
- private:
-  ModuleInfo info_;
-};
+  return NoModel(std::move(info));
+}
 
 // Steps of 64 sessions that decode.
 void decode_steps() {
-  NoModel module;
+  NoModel module = make_model();
   SessionExecutorOptions options;
   options.max_sessions = 64;
   options.max_session_tokens = 4096;

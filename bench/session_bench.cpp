@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "batching/decode_first_scheduler.h"
+#include "bench/no_model.h"
 #include "engine/runner.h"
 #include "executors/module_executor.h"
 
@@ -30,38 +31,20 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-class NoModel final : public Module {
- public:
-  explicit NoModel(int32_t block_size, int32_t num_blocks) {
-    info_.vocabulary = 49152;
-    info_.context = 8192;
-    info_.block_size = block_size;
-    info_.methods = {{"forward", 1, 4096, 0}};
-    LayerGroupInfo group;
-    for (int32_t layer = 0; layer < 30; ++layer) group.layers.push_back(layer);
-    group.bytes_per_cell = int64_t{30} * 2 * 3 * 64 * 2;
-    group.num_blocks = num_blocks;
-    info_.groups = {group};
-  }
-  const ModuleInfo& info() const override { return info_; }
-  Status begin(const Step&) override { return {}; }
-  Status run(int32_t, const Slice&, std::span<uint8_t>) override { return {}; }
-  Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
-                     std::vector<TokenLogprob>&) override {
-    for (size_t i = 0; i < specs.size(); ++i) results[i].token.id = specs[i].position % 1000;
-    return {};
-  }
-  Status copy_cells(const CellCopy&) override { return {}; }
-  Status read_cells(int32_t, std::span<const CellId>, std::span<std::byte>) const override {
-    return {};
-  }
-  Status write_cells(int32_t, std::span<const CellId>, std::span<const std::byte>) override {
-    return {};
-  }
-
- private:
-  ModuleInfo info_;
-};
+// Of the layers of a 135M llama.
+NoModel make_model(int32_t block_size, int32_t num_blocks) {
+  ModuleInfo info;
+  info.vocabulary = 49152;
+  info.context = 8192;
+  info.block_size = block_size;
+  info.methods = {{"forward", 1, 4096, 0}};
+  LayerGroupInfo group;
+  for (int32_t layer = 0; layer < 30; ++layer) group.layers.push_back(layer);
+  group.bytes_per_cell = int64_t{30} * 2 * 3 * 64 * 2;
+  group.num_blocks = num_blocks;
+  info.groups = {group};
+  return NoModel(std::move(info));
+}
 
 std::unique_ptr<ModuleExecutor> make_executor(NoModel& module, int32_t max_sessions) {
   SessionExecutorOptions options;
@@ -80,7 +63,7 @@ struct Shape {
 // At the executor, and through the engine: a fork that its owner closes again waits for the engine.
 void bench_forks(const Shape& shape) {
   for (const int32_t block_size : {1, 16, 64}) {
-    NoModel module(block_size, 2 * shape.prompt / block_size + 64);
+    NoModel module = make_model(block_size, 2 * shape.prompt / block_size + 64);
     auto executor = make_executor(module, 64);
     CHORUS_CHECK(executor->initialize().ok());
     const SessionId source = *executor->open({});
@@ -103,7 +86,7 @@ void bench_forks(const Shape& shape) {
 }
 
 void bench_forks_through_engine(const Shape& shape) {
-  NoModel module(16, 2 * shape.prompt / 16 + 64);
+  NoModel module = make_model(16, 2 * shape.prompt / 16 + 64);
   const SteadyClock clock;
   auto runner = std::move(Runner::create(make_executor(module, 64), {}, clock)).value();
   Session source = std::move(runner->open()).value();
@@ -122,7 +105,7 @@ void bench_forks_through_engine(const Shape& shape) {
 
 // All sessions decode in every step.
 void bench_steps(const Shape& shape) {
-  NoModel module(16, shape.num_sessions * (shape.generated / 16 + 4));
+  NoModel module = make_model(16, shape.num_sessions * (shape.generated / 16 + 4));
   const SteadyClock clock;
   RunnerOptions options;
   options.max_decode_sequences = shape.num_sessions;
@@ -151,7 +134,7 @@ void bench_steps(const Shape& shape) {
 // Requests that arrive together, each with the same 1024 tokens and 16 of its own.
 void bench_shared_prompts() {
   for (const int32_t num_requests : {8, 32}) {
-    NoModel module(16, 8192);
+    NoModel module = make_model(16, 8192);
     const SteadyClock clock;
     auto runner = std::move(Runner::create(make_executor(module, 64), {}, clock)).value();
     std::vector<Session> sessions;
