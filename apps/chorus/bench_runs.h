@@ -71,6 +71,7 @@ class BenchRuns {
   Result<Measurement> measure(Measurement measurement, const Once& once);
 
   Status prefill_once(int32_t prompt, Rep& rep);
+  // Ok without steps where the sessions never ran all together.
   Status decode_once(int32_t prompt, int32_t generate, Rep& rep);
   Status shared_once(int32_t batch, int32_t prompt, int32_t generate, Rep& rep);
   Status fit_sessions(int32_t count, int32_t prompt);
