@@ -167,6 +167,7 @@ class Module {
   virtual Status reduce_rows(std::span<const RowSpec> specs, std::span<RowResult> results,
                              std::vector<TokenLogprob>& likeliest) = 0;
 
+  // What has been spent so far; nothing where a module does not count. Thread: engine.
   virtual ModuleUsage usage() const { return {}; }
 
   // Copies cells within a group outside of a step.

@@ -206,7 +206,7 @@ struct StoreKvArgs {
 
 // One query head of one token; it sees the positions [first, last] of its sequence.
 struct AttentionQuery {
-  const float* q = nullptr;  // [head_dim]; rounded to the arena's type
+  const float* q = nullptr;  // [head_dim]; rounded as the arena's type asks
   float* out = nullptr;      // [head_dim]
   int32_t first = 0;
   int32_t last = 0;
