@@ -24,15 +24,16 @@ if(CHORUS_SANITIZE)
   target_link_options(chorus_options INTERFACE -fsanitize=${CHORUS_SANITIZE})
 endif()
 
-# chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [PUBLIC b.h] [LINK lib...])
+# chorus_layer(NAME kv DEPS base SOURCES a.cpp HEADERS a.h [PUBLIC b.h] [LINK lib...] [NOT_IN_LIBRARY])
 #
 # Makes the static library chorus_NAME (alias chorus::NAME) from the folder of the calling list file.
 # DEPS are layers declared before this one, so that a cycle cannot be written. Every header of the
 # folder is named in HEADERS, and is compiled alone by the target all_verify_interface_header_sets.
 # PUBLIC headers lie below include/chorus/ in place of src/ and are installed. Sources include both
 # kinds as "kv/a.h"; public headers include each other as they are installed, "chorus/kv/b.h".
+# NOT_IN_LIBRARY: used by apps alone, and left out of the installed library.
 function(chorus_layer)
-  cmake_parse_arguments(ARG "" "NAME" "DEPS;SOURCES;HEADERS;PUBLIC;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_IN_LIBRARY" "NAME" "DEPS;SOURCES;HEADERS;PUBLIC;LINK" ${ARGN})
   foreach(dep IN LISTS ARG_DEPS)
     if(NOT TARGET chorus::${dep})
       message(FATAL_ERROR "layer ${ARG_NAME}: its dependency ${dep} is not declared before it")
@@ -53,7 +54,9 @@ function(chorus_layer)
     BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${public})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/include/chorus)
   set_property(GLOBAL APPEND PROPERTY CHORUS_PUBLIC_HEADERS ${public})
-  set_property(GLOBAL APPEND PROPERTY CHORUS_LAYERS ${ARG_NAME})
+  if(NOT ARG_NOT_IN_LIBRARY)
+    set_property(GLOBAL APPEND PROPERTY CHORUS_LAYERS ${ARG_NAME})
+  endif()
   target_link_libraries(${target} PUBLIC chorus_options Threads::Threads)
   foreach(dep IN LISTS ARG_DEPS)
     target_link_libraries(${target} PUBLIC chorus::${dep})

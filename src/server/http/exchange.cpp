@@ -1,0 +1,14 @@
+#include "server/http/exchange.h"
+
+#include <algorithm>
+
+namespace chorus::http {
+
+std::string_view find_header(const std::vector<Header>& headers, std::string_view lower_case_name) {
+  const auto found = std::find_if(headers.begin(), headers.end(), [&](const Header& header) {
+    return header.name == lower_case_name;
+  });
+  return found == headers.end() ? std::string_view() : found->value;
+}
+
+}  // namespace chorus::http
