@@ -15,6 +15,8 @@ import re
 import sys
 from xml.sax.saxutils import escape
 
+from compare import ratios_by_round
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results: written by tools/performance.py -->", "<!-- end of results -->"
 SIDES = {"chorus": ("Chorus", "#0072b2"), "peer": ("llama.cpp", "#d55e00")}
@@ -158,7 +160,7 @@ def comparison_text(report: dict) -> list:
         f"{machine_line(report['machine_before'])}. After: "
         f"{machine_line(report['machine_after'])}.",
         "",
-        "| model | row | unit | Chorus | llama.cpp | ratio | peak MiB, Chorus / llama.cpp "
+        "| model | row | unit | Chorus | llama.cpp | ratio (of each round) | peak MiB, Chorus / llama.cpp "
         "| others |",
         "|---|---|---|---|---|---|---|---|",
     ]
@@ -166,13 +168,15 @@ def comparison_text(report: dict) -> list:
         sides = [row[side] for side in SIDES]
         peaks = " / ".join(f"{max(side['peak_bytes']) / MIB:.0f}" for side in sides)
         foreign = max(sides[0]["foreign"] + sides[1]["foreign"])
-        ratio = f"**{row['ratio']:.2f}**" if row["conclusive"] else f"({row['ratio']:.2f})"
+        ratio = f"**{row['ratio']:.2f}**" if row["conclusive"] else f"{row['ratio']:.2f}"
+        rounds = ratios_by_round(row["unit"] == "s", *(side["samples"] for side in sides))
+        ratio += f" ({min(rounds):.2f} to {max(rounds):.2f})"
         lines.append(
             f"| {row['model']} | {row['row']} | {row['unit']} | {side_text(sides[0])} | "
             f"{side_text(sides[1])} | {ratio} | {peaks} | {foreign:.0%} |"
         )
     if not all(row["conclusive"] for row in report["rows"]):
-        lines += ["", "Ratios in brackets are of rows that were too noisy to conclude from."]
+        lines += ["", "Ratios that are not bold are of rows that were too noisy to conclude from."]
     return lines
 
 

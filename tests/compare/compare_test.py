@@ -117,6 +117,13 @@ class JudgeTest(unittest.TestCase):
             4, compare.result_of("m", row, sides([2, 2, 2], [8, 8, 8]), 1, 1)["ratio"]
         )
 
+    def test_a_round_is_compared_with_itself(self):
+        self.assertEqual([3, 2], compare.ratios_by_round(False, [30, 60], [10, 30]))
+        self.assertEqual([3, 2], compare.ratios_by_round(True, [10, 30], [30, 60]))
+        row = compare.parse_row("decode-8")
+        found = compare.result_of("m", row, sides([30, 60], [10, 30]), 1, 1)
+        self.assertIn(" 2.25     2.00-3.00 ", compare.table([found]))
+
     def test_quiet_and_steady_is_conclusive(self):
         self.assertEqual([], compare.objections(sides([100, 105], [50, 52], 0.05), 0.15, 0.06))
 
