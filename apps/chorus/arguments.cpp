@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 
 namespace chorus::cli {
 
@@ -30,11 +31,6 @@ std::optional<double> number(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   if (!std::isfinite(value)) return std::nullopt;
   return value;
-}
-
-std::string digits(double value) {
-  char buffer[32];
-  return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }
 
 // The least number of single-character insertions, deletions and replacements between two words.
@@ -63,31 +59,6 @@ Result<int64_t> parse_count(std::string_view flag, std::string_view text, int64_
         flag, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), text);
   }
   return *value;
-}
-
-Result<uint64_t> parse_seed(std::string_view flag, std::string_view text) {
-  const auto value = whole<uint64_t>(text);
-  if (!value) return expected(flag, "a whole number from 0 to 2^64 - 1", text);
-  return *value;
-}
-
-Result<double> parse_number(std::string_view flag, std::string_view text, double low, double high) {
-  const auto value = number(text);
-  if (!value || *value < low || *value > high) {
-    return expected(flag, "a number from " + digits(low) + " to " + digits(high), text);
-  }
-  return *value;
-}
-
-Result<int32_t> parse_top_k(std::string_view flag, std::string_view text) {
-  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(flag, text, -1, kMaxTopK));
-  return top_k_of(count);
-}
-
-Result<double> parse_top_p(std::string_view flag, std::string_view text) {
-  const auto share = number(text);
-  if (!share || !is_top_p(*share)) return expected(flag, "a number above 0 and at most 1", text);
-  return *share;
 }
 
 Result<int64_t> parse_size(std::string_view flag, std::string_view text) {

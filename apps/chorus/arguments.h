@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,22 +14,6 @@ namespace chorus::cli {
 // A whole number within [low, high].
 Result<int64_t> parse_count(std::string_view flag, std::string_view text, int64_t low,
                             int64_t high);
-
-// A whole number from 0 to 2^64 - 1.
-Result<uint64_t> parse_seed(std::string_view flag, std::string_view text);
-
-// A finite number within [low, high].
-Result<double> parse_number(std::string_view flag, std::string_view text, double low, double high);
-
-// The filters of a draw. top_k: a count from 0 on, or -1, which means all, as 0 does. top_p: above
-// 0, also as a float, and at most 1.
-inline constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
-constexpr int32_t top_k_of(int64_t count) { return count < 0 ? 0 : static_cast<int32_t>(count); }
-constexpr bool is_top_p(double share) {
-  return share > 0 && share <= 1 && static_cast<float>(share) > 0;
-}
-Result<int32_t> parse_top_k(std::string_view flag, std::string_view text);
-Result<double> parse_top_p(std::string_view flag, std::string_view text);
 
 // Bytes: a number with KiB, MiB, GiB, KB, MB, GB, or B; at least one byte.
 Result<int64_t> parse_size(std::string_view flag, std::string_view text);

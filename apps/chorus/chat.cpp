@@ -21,7 +21,7 @@ namespace chorus::cli {
 
 namespace {
 
-constexpr double kDefaultTemperature = 0.7;
+constexpr float kDefaultTemperature = 0.7f;
 constexpr int32_t kDefaultMaxTokens = 1024;
 
 // A command line of the chat: "/name argument".
@@ -110,7 +110,7 @@ class ChatVerb final : public Verb {
 
   const SteadyClock clock_;
   EngineOptions engine_options_;
-  GenerationSettings defaults_, settings_;
+  GenerationFields defaults_, settings_;
   std::vector<TokenId> end_tokens_;
   std::shared_ptr<const TextModel> text_;  // with the generations
   std::unique_ptr<Engine> engine_;
@@ -137,7 +137,7 @@ void ChatVerb::declare(CommandLine& line) {
 Status ChatVerb::parse() {
   CHORUS_ASSIGN_OR_RETURN(engine_options_, engine_flags_.parse(common_));
   CHORUS_ASSIGN_OR_RETURN(settings_, sampling_flags_.parse());
-  if (!sampling_flags_.has_temperature()) settings_.temperature = kDefaultTemperature;
+  if (!sampling_flags_.has_temperature()) settings_.sampling.temperature = kDefaultTemperature;
   defaults_ = settings_;
   return Status();
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <tuple>
 
 #include "arguments.h"
 
@@ -150,36 +151,27 @@ void SamplingFlags::declare(CommandLine& line, bool for_chat) {
   line.flag("--ignore-eos", ignore_eos_, "go on after the model's end token");
 }
 
-Result<GenerationSettings> SamplingFlags::parse(const GenerationSettings& defaults) const {
-  GenerationSettings settings = defaults;
-  if (!max_tokens_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t count,
-                            parse_count("--max-tokens", max_tokens_, 1, kMaxTokensLimit));
-    settings.max_tokens = static_cast<int32_t>(count);
+Result<GenerationFields> SamplingFlags::parse(const GenerationFields& defaults) const {
+  GenerationFields fields = defaults;
+  const auto take = [&](const char* flag, const char* name, const json::Value& value) {
+    const Status status = set_generation_field(name, value, fields);
+    return status.ok() ? status : Status(status.code(), flag, status.message());
+  };
+  const std::tuple<const char*, const char*, const std::string&> words[] = {
+      {"--max-tokens", "max_tokens", max_tokens_},
+      {"--temperature", "temperature", temperature_},
+      {"--top-k", "top_k", top_k_},
+      {"--top-p", "top_p", top_p_},
+      {"--min-p", "min_p", min_p_},
+      {"--seed", "seed", seed_},
+  };
+  for (const auto& [flag, name, word] : words) {
+    if (word.empty()) continue;
+    CHORUS_RETURN_IF_ERROR(take(flag, name, generation_field_of_word(name, word)));
   }
-  if (!temperature_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(settings.temperature,
-                            parse_number("--temperature", temperature_, 0, kMaxTemperature));
-  }
-  if (!top_k_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(settings.top_k, parse_top_k("--top-k", top_k_));
-  }
-  if (!top_p_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(settings.top_p, parse_top_p("--top-p", top_p_));
-  }
-  if (!min_p_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(settings.min_p, parse_number("--min-p", min_p_, 0, 1));
-  }
-  if (!seed_.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(settings.seed, parse_seed("--seed", seed_));
-    settings.first_choice = 0;
-  }
-  for (const std::string& text : stop_) {
-    if (text.empty()) return invalid_argument("--stop", "expected a text that is not empty");
-  }
-  settings.stop = stop_;
-  settings.ignore_eos = ignore_eos_;
-  return settings;
+  CHORUS_RETURN_IF_ERROR(take("--stop", "stop", json::Array(stop_.begin(), stop_.end())));
+  CHORUS_RETURN_IF_ERROR(take("--ignore-eos", "ignore_eos", ignore_eos_));
+  return fields;
 }
 
 }  // namespace chorus::cli

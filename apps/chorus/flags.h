@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
 #include "chorus/engine.h"
+#include "chorus/generation_fields.h"
 #include "command_line.h"
 #include "exec/types.h"
 
@@ -46,29 +46,13 @@ class EngineFlags {
   bool no_prefix_cache_ = false;
 };
 
-// What a generation is asked for, from flags or from a line of a prompts file.
-struct GenerationSettings {
-  std::optional<int32_t> max_tokens;  // unset: 256, or what the context leaves
-  double temperature = 0;
-  int32_t top_k = 0;  // 0: all
-  double top_p = 1;
-  double min_p = 0;
-  std::optional<uint64_t> seed;
-  uint32_t first_choice = 0;  // the number of a prompt's first choice, which keys its draws
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-};
-
-inline constexpr int64_t kMaxTokensLimit = 1 << 24;
-inline constexpr double kMaxTemperature = 100;
-
 class SamplingFlags {
  public:
   void declare(CommandLine& line) { declare(line, false); }
   // The same flags with the defaults of a chat, which its verb applies.
   void declare_for_chat(CommandLine& line) { declare(line, true); }
-  // What was not given is as in `defaults`; a seed that is given counts choices from 0.
-  Result<GenerationSettings> parse(const GenerationSettings& defaults = {}) const;
+  // What was not given is as in `defaults`.
+  Result<GenerationFields> parse(const GenerationFields& defaults = {}) const;
   bool has_temperature() const { return !temperature_.empty(); }
 
  private:

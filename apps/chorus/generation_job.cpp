@@ -38,29 +38,22 @@ json::Value likeliest_json(const TokenScore& score, std::span<const TokenLogprob
 }  // namespace
 
 GenerationOptions GenerationJob::generation_options() const {
-  const GenerationSettings& settings = prompt_.prompt.settings;
+  const GenerationFields& settings = prompt_.prompt.settings;
   const JobOptions& wanted = context_.options;
-  GenerationOptions options;
-  constexpr int64_t kDefaultMaxTokens = 256;
-  const int64_t room = int64_t{context_.runner.effective().executor.max_session_tokens} -
-                       prompt_.base - static_cast<int64_t>(prompt_.tokens.size());
-  options.max_new_tokens = settings.max_tokens.value_or(
-      static_cast<int32_t>(std::clamp(room, int64_t{1}, kDefaultMaxTokens)));
-  options.sampling.temperature = static_cast<float>(settings.temperature);
-  options.sampling.top_k = settings.top_k;
-  options.sampling.top_p = static_cast<float>(settings.top_p);
-  options.sampling.min_p = static_cast<float>(settings.min_p);
-  options.sampling.choice = settings.first_choice + static_cast<uint32_t>(choice_);
+  GenerationOptions options = chorus::generation_options(settings, context_.end_tokens);
+  if (!settings.max_tokens) {
+    const int64_t room = int64_t{context_.runner.effective().executor.max_session_tokens} -
+                         prompt_.base - static_cast<int64_t>(prompt_.tokens.size());
+    options.max_new_tokens =
+        static_cast<int32_t>(std::clamp<int64_t>(room, 1, options.max_new_tokens));
+  }
+  options.sampling.choice += static_cast<uint32_t>(choice_);
   options.sampling.logprobs = wanted.logprobs.has_value();
   options.sampling.num_likeliest = wanted.logprobs.value_or(0);
-  options.seed = settings.seed;
-  options.stop_tokens = context_.end_tokens;
-  options.ignore_stop_tokens = settings.ignore_eos;
   // The prompt is scored where it is computed. Nothing comes before a session's first token.
   if (choice_ == 0 && wanted.echo && wanted.logprobs) {
     options.score_from = std::max(prompt_.base, Position{1});
   }
-  options.priority = prompt_.prompt.priority;
   if (prompt_.deadline_ns) {
     options.deadline_ns = std::max<int64_t>(0, *prompt_.deadline_ns - context_.clock.now_ns());
   }
@@ -120,8 +113,9 @@ void GenerationJob::end(FinishReason reason, Status error) {
   error_ = std::move(error);
   if (error_.code() == Code::kDeadlineExceeded) {
     error_ = deadline_exceeded(
-        error_.field(), "expected to end within " + std::to_string(*prompt_.prompt.deadline_ms) +
-                            " ms, found " + std::to_string(generated_tokens()) + " tokens by then");
+        error_.field(), "expected to end within " +
+                            std::to_string(*prompt_.prompt.settings.deadline_ms) + " ms, found " +
+                            std::to_string(generated_tokens()) + " tokens by then");
   }
   if (!generation_) return;
   metrics_ = generation_->metrics();

@@ -16,8 +16,6 @@
 
 namespace chorus::cli {
 
-inline constexpr int32_t kMaxChoices = 1024;
-
 // What the output carries besides text, and how many continuations each prompt has.
 struct JobOptions {
   std::optional<int32_t> logprobs;  // number of likeliest tokens, if logprobs are wanted at all

@@ -113,7 +113,7 @@ TEST_F(GenerationJobTest, ALineThatCannotBeUsedIsReportedWithItsText) {
 TEST_F(GenerationJobTest, ChoicesShareOnePrefill) {
   prompt_.tokens = std::vector<TokenId>(20, 7);
   prompt_.settings.seed = 5;
-  prompt_.settings.temperature = 1;
+  prompt_.settings.sampling.temperature = 1;
   prompt_.settings.max_tokens = 6;
   std::vector<std::string> expected;
   int64_t consumed = 0;
@@ -167,7 +167,7 @@ TEST_F(GenerationJobTest, AnErrorAfterTheFirstTokenEndsItsChoiceAlone) {
 TEST_F(GenerationJobTest, ADeadlineKeepsWhatWasDelivered) {
   prompt_.tokens = std::vector<TokenId>{7, 8, 9};
   prompt_.settings.max_tokens = 10;
-  prompt_.deadline_ms = 0;
+  prompt_.settings.deadline_ms = 0;
   const auto prompt = start(2, 4);
   finish(*prompt, 4);
   for (const auto& job : prompt->choices()) {

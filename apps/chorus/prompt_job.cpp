@@ -18,12 +18,11 @@ PromptJob::PromptJob(const JobContext& context, int index, Prompt prompt,
 Status PromptJob::prepare() {
   const Prompt& prompt = shared_.prompt;
   CHORUS_RETURN_IF_ERROR(prompt.status);
-  if (prompt.deadline_ms) {
-    shared_.deadline_ns =
-        submitted_ns_.value_or(context_.clock.now_ns()) + *prompt.deadline_ms * 1000000;
+  if (const auto& deadline_ms = prompt.settings.deadline_ms) {
+    shared_.deadline_ns = submitted_ns_.value_or(context_.clock.now_ns()) + *deadline_ms * 1000000;
   }
   const LoadedSession* base = context_.base;
-  if (base != nullptr && !prompt.cache_salt.empty())
+  if (base != nullptr && !prompt.settings.cache_salt.empty())
     return invalid_argument("cache_salt", "expected none: the prompt forks the loaded session");
   CHORUS_RETURN_IF_ERROR(read_tokens());
   return base != nullptr && !base->tokens.empty() ? follow(*base) : Status();
@@ -84,7 +83,7 @@ Result<Session> PromptJob::session_for_next() {
   if (num_started_ == 0) {
     if (context_.base != nullptr) return context_.base->session.clone(shared_.base);
     SessionOptions options;
-    options.salt = shared_.prompt.cache_salt;
+    options.salt = shared_.prompt.settings.cache_salt;
     return context_.runner.open(options);
   }
   // One token is left to run, for its logits.

@@ -1,5 +1,6 @@
 #include "prompts.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iterator>
@@ -11,8 +12,6 @@
 namespace chorus::cli {
 
 namespace {
-
-constexpr int64_t kMaxDeadlineMs = 1'000'000'000'000;  // 31 years, which fit into nanoseconds
 
 struct Line {
   std::string_view text;  // without its line end
@@ -76,83 +75,47 @@ Result<std::vector<TokenId>> read_ids(const json::Value& value, const std::strin
   return tokens;
 }
 
-Status read_stop(const json::Value& value, std::vector<std::string>& stop) {
-  stop.clear();
-  const json::Array list = value.is_array() ? value.as_array() : json::Array{value};
-  for (const json::Value& entry : list) {
-    CHORUS_ASSIGN_OR_RETURN(std::string text, entry.to_text("stop"));
-    if (text.empty()) return invalid_argument("stop", "expected a text that is not empty");
-    stop.push_back(std::move(text));
-  }
-  return Status();
+// What a prompt is, beside its parameters.
+constexpr std::string_view kOwnMembers[] = {"id", "prompt", "messages"};
+
+// What the command line says for all prompts.
+constexpr RefusedField kRefused[] = {
+    {"n", "-n says it for all prompts"},
+    {"logprobs", "--logprobs says it for all prompts"},
+    {"top_logprobs", "--logprobs says it for all prompts"},
+    {"prompt_logprobs", "--logprobs with --echo says it for all prompts"},
+};
+
+Status check_name(const std::string& name) {
+  if (is_generation_field(name) || std::ranges::find(kOwnMembers, name) != std::end(kOwnMembers))
+    return Status();
+  std::vector<std::string> names(std::begin(kOwnMembers), std::end(kOwnMembers));
+  for (const std::string_view each : generation_field_names()) names.emplace_back(each);
+  return invalid_argument(name, "unknown member" + suggestion(name, names));
 }
 
-Status read_member(const std::string& name, const json::Value& value, const PromptSources& sources,
-                   Prompt& prompt) {
-  GenerationSettings& settings = prompt.settings;
-  if (name == "id") {
-    prompt.id = value;
-  } else if (name == "prompt" && value.is_array()) {
-    CHORUS_ASSIGN_OR_RETURN(prompt.tokens, read_ids(value, name));
-  } else if (name == "prompt") {
-    CHORUS_ASSIGN_OR_RETURN(std::string text, value.to_text(name));
-    set_text(std::move(text), sources, prompt);
-  } else if (name == "messages") {
-    CHORUS_ASSIGN_OR_RETURN(prompt.messages, read_messages(value));
-  } else if (name == "max_tokens") {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t count, value.to_integer(name, 1, kMaxTokensLimit));
-    settings.max_tokens = static_cast<int32_t>(count);
-  } else if (name == "temperature") {
-    CHORUS_ASSIGN_OR_RETURN(settings.temperature, value.to_number(name));
-    if (!(settings.temperature >= 0 && settings.temperature <= kMaxTemperature)) {
-      return invalid_argument(name, "expected a number from 0 to 100, found " + value.dump());
-    }
-  } else if (name == "top_k") {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t count, value.to_integer(name, -1, kMaxTopK));
-    settings.top_k = top_k_of(count);
-  } else if (name == "top_p") {
-    CHORUS_ASSIGN_OR_RETURN(settings.top_p, value.to_number(name));
-    if (!is_top_p(settings.top_p)) {
-      return invalid_argument(name,
-                              "expected a number above 0 and at most 1, found " + value.dump());
-    }
-  } else if (name == "min_p") {
-    CHORUS_ASSIGN_OR_RETURN(settings.min_p, value.to_number(name));
-    if (!(settings.min_p >= 0 && settings.min_p <= 1)) {
-      return invalid_argument(name, "expected a number from 0 to 1, found " + value.dump());
-    }
-  } else if (name == "seed") {
-    CHORUS_ASSIGN_OR_RETURN(settings.seed, value.to_unsigned(name));
-    settings.first_choice = 0;
-  } else if (name == "stop") {
-    CHORUS_RETURN_IF_ERROR(read_stop(value, settings.stop));
-  } else if (name == "ignore_eos") {
-    if (!value.is_bool())
-      return invalid_argument(name, "expected a boolean, found " + value.dump());
-    settings.ignore_eos = value.as_bool();
-  } else if (name == "priority") {
-    CHORUS_ASSIGN_OR_RETURN(const int64_t priority, value.to_integer(name, INT32_MIN, INT32_MAX));
-    prompt.priority = static_cast<int32_t>(priority);
-  } else if (name == "deadline_ms") {
-    CHORUS_ASSIGN_OR_RETURN(prompt.deadline_ms, value.to_integer(name, 0, kMaxDeadlineMs));
-  } else if (name == "cache_salt") {
-    CHORUS_ASSIGN_OR_RETURN(prompt.cache_salt, value.to_text(name));
+// Of prompt and messages the one that is there.
+Status read_given(const json::Value& value, const PromptSources& sources, Prompt& prompt) {
+  const json::Value* given = value.find("prompt");
+  if ((given == nullptr) == (value.find("messages") == nullptr)) {
+    return invalid_argument("prompt", "expected either prompt or messages");
+  }
+  if (given == nullptr) {
+    CHORUS_ASSIGN_OR_RETURN(prompt.messages, read_messages(*value.find("messages")));
+  } else if (given->is_array()) {
+    CHORUS_ASSIGN_OR_RETURN(prompt.tokens, read_ids(*given, "prompt"));
   } else {
-    static const std::vector<std::string> kNames = {
-        "id",    "prompt", "messages", "max_tokens", "temperature", "top_k",       "top_p",
-        "min_p", "seed",   "stop",     "ignore_eos", "priority",    "deadline_ms", "cache_salt"};
-    return invalid_argument(name, "unknown member" + suggestion(name, kNames));
+    CHORUS_ASSIGN_OR_RETURN(std::string text, given->to_text("prompt"));
+    set_text(std::move(text), sources, prompt);
   }
   return Status();
 }
 
 Status read_members(const json::Value& value, const PromptSources& sources, Prompt& prompt) {
-  if ((value.find("prompt") == nullptr) == (value.find("messages") == nullptr)) {
-    return invalid_argument("prompt", "expected either prompt or messages");
-  }
-  for (const auto& [name, member] : value.as_object()) {
-    CHORUS_RETURN_IF_ERROR(read_member(name, member, sources, prompt));
-  }
+  CHORUS_RETURN_IF_ERROR(read_given(value, sources, prompt));
+  for (const auto& [name, member] : value.as_object()) CHORUS_RETURN_IF_ERROR(check_name(name));
+  CHORUS_ASSIGN_OR_RETURN(prompt.settings,
+                          read_generation_fields(value, prompt.settings, {.refused = kRefused}));
   return Status();
 }
 
@@ -179,7 +142,7 @@ Status read_token_prompt(std::string_view line, Prompt& prompt) {
   return Status();
 }
 
-Prompt prompt_at(const GenerationSettings& settings, const std::string& path, const Line& line) {
+Prompt prompt_at(const GenerationFields& settings, const std::string& path, const Line& line) {
   Prompt prompt;
   prompt.settings = settings;
   prompt.place = path + ": line " + std::to_string(line.number);
@@ -234,7 +197,7 @@ Result<std::string> read_input(const std::string& path) {
 }
 
 Result<std::vector<Prompt>> read_token_prompts(const std::string& path,
-                                               const GenerationSettings& settings) {
+                                               const GenerationFields& settings) {
   CHORUS_ASSIGN_OR_RETURN(const std::string text, read_input(path));
   std::vector<Prompt> prompts;
   for (const Line& line : split_lines(text)) {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "chorus/generation_fields.h"
 #include "exec/types.h"
-#include "flags.h"
 #include "json/value.h"
 #include "text/chat_template.h"
 
@@ -23,10 +23,7 @@ struct Prompt {
   std::vector<text::ChatMessage> messages;
   std::optional<std::vector<TokenId>> tokens;
   json::Value id;  // as given in the file, else null
-  GenerationSettings settings;
-  int32_t priority = 0;                // higher first
-  std::optional<int64_t> deadline_ms;  // from submission
-  std::string cache_salt;              // KV is shared only with prompts of the same
+  GenerationFields settings;
 };
 
 struct PromptSources {
@@ -35,7 +32,7 @@ struct PromptSources {
   std::string tokens_file;
   bool chat = false;  // plain prompts become a user's message
   std::optional<std::string> system;
-  GenerationSettings settings;  // for whatever a line of a file does not set
+  GenerationFields settings;  // for whatever a line of a file does not set
 };
 
 // The text of a file, or of standard input for "-".
@@ -43,7 +40,7 @@ Result<std::string> read_input(const std::string& path);
 
 // The prompts of a file of token ids.
 Result<std::vector<Prompt>> read_token_prompts(const std::string& path,
-                                               const GenerationSettings& settings = {});
+                                               const GenerationFields& settings = {});
 
 // All prompts, those of the line first, then the prompts file, then the tokens file. Blank lines of
 // a file are skipped. A prompts file whose first character is { is JSON Lines; a "prompt" there is

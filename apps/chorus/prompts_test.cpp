@@ -40,11 +40,11 @@ TEST(Prompts, JsonLinesOverrideTheFlags) {
   EXPECT_EQ(*prompts[0].text, "a");
   EXPECT_EQ(prompts[0].id.dump(), "{\"k\":1}");
   EXPECT_EQ(prompts[0].settings.max_tokens, 3);
-  EXPECT_EQ(prompts[0].settings.temperature, 0.5);
+  EXPECT_EQ(prompts[0].settings.sampling.temperature, 0.5f);
   EXPECT_EQ(prompts[0].settings.seed, 0u);
-  EXPECT_EQ(prompts[0].settings.top_k, 40);
-  EXPECT_EQ(prompts[0].settings.top_p, 0.9);
-  EXPECT_EQ(prompts[0].settings.min_p, 0.05);
+  EXPECT_EQ(prompts[0].settings.sampling.top_k, 40);
+  EXPECT_EQ(prompts[0].settings.sampling.top_p, 0.9f);
+  EXPECT_EQ(prompts[0].settings.sampling.min_p, 0.05f);
   EXPECT_EQ(prompts[0].settings.stop, std::vector<std::string>{"y"});
   EXPECT_EQ(prompts[1].messages.size(), 1u);
   EXPECT_EQ(prompts[1].settings.max_tokens, 7);
@@ -61,10 +61,10 @@ TEST(Prompts, PriorityAndDeadline) {
       "{\"prompt\":\"a\",\"deadline_ms\":0.5}\n");
   ASSERT_EQ(prompts.size(), 6u);
   EXPECT_TRUE(prompts[0].status.ok()) << prompts[0].status.to_string();
-  EXPECT_EQ(prompts[0].priority, -3);
-  EXPECT_EQ(prompts[0].deadline_ms, 0);
-  EXPECT_EQ(prompts[1].priority, 0);
-  EXPECT_FALSE(prompts[1].deadline_ms.has_value());
+  EXPECT_EQ(prompts[0].settings.priority, -3);
+  EXPECT_EQ(prompts[0].settings.deadline_ms, 0);
+  EXPECT_EQ(prompts[1].settings.priority, 0);
+  EXPECT_FALSE(prompts[1].settings.deadline_ms.has_value());
   for (size_t i = 2; i < prompts.size(); ++i) {
     EXPECT_EQ(prompts[i].status.field(), file_path() + ": line " + std::to_string(i + 1) +
                                              (i < 4 ? ".priority" : ".deadline_ms"));
@@ -73,7 +73,7 @@ TEST(Prompts, PriorityAndDeadline) {
 
 TEST(Prompts, FiltersOutOfTheirRangesFailAlone) {
   PromptSources sources;
-  sources.settings.top_k = 5;
+  sources.settings.sampling.top_k = 5;
   const auto prompts = from_prompts_file(
       "{\"prompt\":\"a\",\"top_k\":-1,\"top_p\":1,\"min_p\":0}\n"
       "{\"prompt\":\"a\",\"top_k\":-2}\n"
@@ -94,8 +94,20 @@ TEST(Prompts, FiltersOutOfTheirRangesFailAlone) {
     const std::string field = ": line " + std::to_string(i + 1) + "." + fields[i];
     EXPECT_EQ(prompts[i].status.field(), fields[i].empty() ? "" : file_path() + field);
   }
-  EXPECT_EQ(prompts[0].settings.top_k, 0);
-  EXPECT_EQ(prompts[8].settings.top_k, 5);
+  EXPECT_EQ(prompts[0].settings.sampling.top_k, 0);
+  EXPECT_EQ(prompts[8].settings.sampling.top_k, 5);
+}
+
+TEST(Prompts, WhatTheCommandLineSaysIsRefusedByName) {
+  const auto prompts = from_prompts_file(
+      "{\"prompt\":\"a\",\"n\":2}\n"
+      "{\"prompt\":\"a\",\"logprobs\":true}\n"
+      "{\"prompt\":\"a\",\"n\":null,\"seed\":null,\"stop_token_ids\":[3]}\n");
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(prompts[0].status.field(), file_path() + ": line 1.n");
+  EXPECT_EQ(prompts[1].status.field(), file_path() + ": line 2.logprobs");
+  EXPECT_TRUE(prompts[2].status.ok()) << prompts[2].status.to_string();
+  EXPECT_EQ(prompts[2].settings.stop_token_ids, std::vector<TokenId>{3});
 }
 
 TEST(Prompts, ABadLineFailsAlone) {

@@ -134,7 +134,7 @@ Status RunVerb::parse() {
   CHORUS_ASSIGN_OR_RETURN(
       sources_.settings,
       sampling_flags_.parse(saved_.ok() && !load_file_.empty() ? settings_of(saved_->sampling)
-                                                               : GenerationSettings()));
+                                                               : GenerationFields()));
   if (!logprobs_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count,
                             parse_count("--logprobs", logprobs_, 0, kMaxLikeliest));
@@ -242,7 +242,7 @@ void RunVerb::make_jobs(const Console& console) {
     order_.push_back(jobs_.back().get());
   }
   std::stable_sort(order_.begin(), order_.end(), [](const PromptJob* a, const PromptJob* b) {
-    return a->prompt().priority > b->prompt().priority;
+    return a->prompt().settings.priority > b->prompt().settings.priority;
   });
   streams_ = jobs_.size() == 1 && job_options_.num_choices == 1 && !console.json() &&
              text_ != nullptr && isatty(1) == 1;

@@ -7,14 +7,10 @@
 
 namespace chorus::cli {
 
-GenerationSettings settings_of(const SamplingParams& sampling) {
-  GenerationSettings settings;
-  settings.temperature = sampling.temperature;
-  settings.top_k = sampling.top_k;
-  settings.top_p = sampling.top_p;
-  settings.min_p = sampling.min_p;
+GenerationFields settings_of(const SamplingParams& sampling) {
+  GenerationFields settings;
+  settings.sampling = sampling;
   settings.seed = sampling.seed;
-  settings.first_choice = sampling.choice;
   return settings;
 }
 

@@ -18,7 +18,7 @@ struct LoadedSession {
 };
 
 // How the session's last generation drew its tokens, for flags that are not given.
-GenerationSettings settings_of(const SamplingParams& sampling);
+GenerationFields settings_of(const SamplingParams& sampling);
 
 // read_session and Runner::load. `name` is the flag or command that named the file: an error of the
 // file itself has it as field, one of the content begins its field with it.
