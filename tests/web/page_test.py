@@ -1,29 +1,28 @@
 #!/usr/bin/env python3
-"""The server's web page in a real browser.
+"""The server's web page in a real browser, against an API with scripted answers and failures.
 
-    page_test.py                       against an API with scripted answers and failures
-    CHORUS_URL=http://... page_test.py against a server that runs, with CHORUS_API_KEY
-
-Needs chromium. With CHORUS_SHOTS, a folder, the page is photographed there.
+With CHORUS_BIN and CHORUS_DEMO_MODEL also against a server that runs. With CHORUS_SHOTS, a folder,
+the page is photographed there. Needs chromium.
 """
 import json
 import os
 import re
+import subprocess
 import threading
 import unittest
 
 from browser import Browser
 from mock_api import CONTEXT, MockApi
 
-URL = os.environ.get("CHORUS_URL", "")
-KEY = os.environ.get("CHORUS_API_KEY", "")
+BINARY = os.environ.get("CHORUS_BIN", "")
+MODEL = os.environ.get("CHORUS_DEMO_MODEL", "")
 SHOTS = os.environ.get("CHORUS_SHOTS", "")
+SERVER_KEY = "the-key-of-this-test"
 
 IDLE = "turns.size === 0"
 ANSWERS = "document.querySelectorAll('.message.assistant')"
 LAST = f"[...{ANSWERS}].at(-1)"
-# What the page has been told of each turn.
-USAGES = "[...document.querySelectorAll('.usage')].map((each) => ({...each.dataset}))"
+# Keeps what the page asks for.
 FACTS = r"""
   window.facts = [];
   const realFetch = window.fetch;
@@ -87,20 +86,19 @@ class PageCase(unittest.TestCase):
             page.screenshot(os.path.join(SHOTS, name + ".png"))
 
 
-class AnyServer(PageCase):
-    """What holds on every server."""
+class OnEveryServer:
+    """What holds on every server. `url` and `key` are those of one."""
 
-    def setUp(self):
-        if URL:
-            self.url = URL
-        else:
-            self.api = MockApi()
-            self.addCleanup(self.api.stop)
-            self.api.pace_s = 0.01
-            self.url = self.api.url
+    key = ""
+
+    def begin_long(self):
+        """The next answers go on for long."""
+
+    def end_long(self):
+        """They do not any more."""
 
     def start(self, **options):
-        before = f"sessionStorage.setItem('chorus.key', {json.dumps(KEY)});" if KEY else ""
+        before = f"sessionStorage.setItem('chorus.key', {json.dumps(self.key)});" if self.key else ""
         page = self.open(self.url, before=before, **options)
         page.wait("modelName !== ''")
         self.addCleanup(lambda: self.close_sessions(page))
@@ -123,9 +121,7 @@ class AnyServer(PageCase):
 
     def long_answer(self, page):
         """Begins an answer that goes on for long."""
-        if not URL:
-            self.api.pieces = [f"{i} " for i in range(400)]
-            self.api.pace_s = 0.05
+        self.begin_long()
         self.set_parameters(page, max_tokens=400, more='{"ignore_eos": true}')
         self.say(page, "Count to four hundred.", wait=False)
         page.wait(f"{LAST}.querySelector('.body').innerText.length > 10", 60)
@@ -151,8 +147,7 @@ class AnyServer(PageCase):
         kept = self.body(page)
         self.assertGreater(len(kept), 5)
         # The session goes on behind what was kept, and computes none of it again.
-        if not URL:
-            self.api.pieces = None
+        self.end_long()
         self.set_parameters(page, max_tokens=8, more="")
         self.say(page, "And now?")
         cached, computed, way = self.usage(page)
@@ -317,9 +312,7 @@ class AnyServer(PageCase):
         # The server has noticed that its client left, and the session can be used again.
         page.wait("""requestJson("v1/sessions").then((list) => list.data
           .filter((each) => chat.sessions[each.id]).every((each) => !each.is_busy))""")
-        if not URL:
-            self.api.pieces = None
-            self.api.pace_s = 0
+        self.end_long()
         self.set_parameters(page, max_tokens=4, more="")
         self.say(page, "Are you there?")
         self.assertGreater(self.usage(page)[0], 0)
@@ -383,7 +376,7 @@ class AnyServer(PageCase):
         for name in ("branches", "settings", "server"):
             page.click(f"[data-panel={name}]")
             page.wait(f"!document.getElementById('{name}').hidden")
-            self.assertEqual(page.focused(), name if name != "" else "")
+            self.assertEqual(page.focused(), name)
             self.assert_no_sideways(page, name)
             self.shoot(page, "narrow-" + name)
             page.press("Escape")
@@ -400,6 +393,47 @@ class AnyServer(PageCase):
         page.wait("[...document.querySelectorAll('#session-list .about')]"
                   ".some((each) => each.textContent.includes('at work'))")
         self.shoot(page, "live")
+
+
+class OnScriptedServer(OnEveryServer, PageCase):
+    def setUp(self):
+        self.api = MockApi()
+        self.addCleanup(self.api.stop)
+        self.api.pace_s = 0.01
+        self.url = self.api.url
+
+    def begin_long(self):
+        self.api.pieces = [f"{i} " for i in range(400)]
+        self.api.pace_s = 0.05
+
+    def end_long(self):
+        self.api.pieces = None
+        self.api.pace_s = 0.01
+
+
+if BINARY:
+    class OnRealServer(OnEveryServer, PageCase):
+        key = SERVER_KEY
+
+        @classmethod
+        def setUpClass(cls):
+            super().setUpClass()
+            server = subprocess.Popen(
+                [BINARY, "serve", MODEL, "--port", "0", "--context", "1024"],
+                stderr=subprocess.PIPE, text=True, env={**os.environ, "CHORUS_API_KEY": SERVER_KEY})
+            cls.addClassCleanup(server.stderr.close)
+            cls.addClassCleanup(server.wait, 60)
+            cls.addClassCleanup(server.terminate)
+            said = []
+            for line in server.stderr:
+                said.append(line)
+                if match := re.search(r"http://\S+", line):
+                    cls.url = match[0].rstrip("/") + "/"
+                    break
+            else:
+                raise AssertionError("the server does not serve:\n" + "".join(said))
+            # Nothing that it says later may fill the pipe.
+            threading.Thread(target=server.stderr.read, daemon=True).start()
 
 
 ANSWER = """# A heading
@@ -420,7 +454,6 @@ print("<b>not bold</b>")
 """
 
 
-@unittest.skipIf(URL, "needs scripted answers")
 class Scripted(PageCase):
     """What needs answers and failures to order."""
 

@@ -466,7 +466,7 @@ function showLoad(load) {
       number(load.waiting) + " waiting";
   if (load === null) return;
   $("rate").textContent = number(load.generated, 1);
-  $("computed").textContent = load.computed === null ? "" : "of " + number(load.computed, 1) + " computed";
+  $("computed").textContent = load.computed === null ? "" : "generated, " + number(load.computed, 1) + " computed";
   const most = Math.max(...live.rates, 1);
   const bars = $("bars");
   while (bars.children.length < kNumRates) bars.append(make("i"));
