@@ -51,11 +51,14 @@ bool EngineLoop::poll() {
 }
 
 bool EngineLoop::turn() {
+  port_.busy_since_ns.store(port_.clock.now_ns(), std::memory_order_relaxed);
   handle_commands();
   end_overdue();
   admit();
   if (!commands_.empty() || !deliveries_.empty()) deliver();
-  return step();
+  const bool had_work = step();
+  port_.busy_since_ns.store(EnginePort::kNotBusy, std::memory_order_relaxed);
+  return had_work;
 }
 
 void EngineLoop::handle_commands() {
@@ -249,6 +252,8 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
   if (!live.was_admitted) port_.queue.give_back();
   switch (reason) {
     case FinishReason::kStop:
+      ++metrics_.stopped;
+      [[fallthrough]];
     case FinishReason::kLength:
       ++metrics_.completed;
       break;

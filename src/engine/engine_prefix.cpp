@@ -1,6 +1,7 @@
 // Prefix reuse: what the index has, and what others are about to compute.
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "engine/engine_loop.h"
 
@@ -38,6 +39,12 @@ void EngineLoop::make_history(const SessionRecord& record) {
 void EngineLoop::attach(SessionRecord& record) {
   if (!record.options.indexed || record.executor_length != record.attached) return;
   if (record.attached > 0) give_up_blocks(record);  // they are cached, and found again
+  LiveGeneration& live = *record.live;
+  if (!std::exchange(live.was_queried, true)) {
+    const auto count = static_cast<int32_t>(rest_of_prompt(record).size());
+    metrics_.queried_tokens += count;
+    log(EngineEvent::Kind::kQueried, record, count);
+  }
   make_history(record);
   const auto taken = executor_.attach_prefix(record.id, history_);
   if (!taken.ok() || *taken == 0) return;

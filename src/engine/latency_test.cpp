@@ -66,6 +66,17 @@ TEST(Latency, QuantilesOfAHistogramAreAtMostAThirtySecondAbove) {
   }
 }
 
+TEST(Latency, CountsAtMarksAreExact) {
+  const std::vector<int64_t> marks = {0, 10, 20, 1000};
+  LatencyHistogram histogram(marks);
+  for (const int64_t sample : {-3, 0, 1, 9, 10, 11, 20, 21, 999, 1000, 1001, 1 << 30})
+    histogram.add(sample);
+  EXPECT_EQ(histogram.count(), 12);
+  const auto counts = histogram.mark_counts();
+  EXPECT_EQ(std::vector<int64_t>(counts.begin(), counts.end()), (std::vector<int64_t>{2, 3, 2, 3}));
+  EXPECT_EQ(histogram.sum_ns(), 0 + 1 + 9 + 10 + 11 + 20 + 21 + 999 + 1000 + 1001 + (1 << 30));
+}
+
 TEST(Latency, SmallAndExtremeSamplesHaveTheirPlaces) {
   for (int64_t value = 0; value < 64; ++value) {
     LatencyHistogram histogram;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@ class GatedModule final : public Module {
   const ModuleInfo& info() const override { return fake.info(); }
   Status begin(const Step& step) override {
     gate.pass(num_steps_++);
+    if (on_begin) on_begin();
     return fake.begin(step);
   }
   Status run(int32_t method, const Slice& slice, std::span<uint8_t> not_finite) override {
@@ -43,6 +45,7 @@ class GatedModule final : public Module {
 
   FakeModule fake;
   Gate gate;
+  std::function<void()> on_begin;  // of each step; set while nothing runs
 
  private:
   int64_t num_steps_ = 0;
@@ -60,13 +63,15 @@ struct ModuleEngine {
   ModuleEngine(int32_t block_size, int32_t num_blocks, int32_t max_sessions,
                const RunnerOptions& options, const FakeFaults& faults = {},
                int32_t max_session_tokens = 512, int32_t window = 20,
-               const std::vector<MethodInfo>& methods = {{"forward", 1, 32, 0}})
+               const std::vector<MethodInfo>& methods = {{"forward", 1, 32, 0}},
+               const Clock* other_clock = nullptr)
       : module(module_options(block_size, num_blocks, window, methods)) {
     module.fake.set_faults(faults);
     auto executor = make_executor(
         module, {.max_sessions = max_sessions, .max_session_tokens = max_session_tokens});
     CHORUS_CHECK(executor.ok());
-    auto created = Runner::create(std::move(executor).value(), options, clock);
+    auto created = Runner::create(std::move(executor).value(), options,
+                                  other_clock != nullptr ? *other_clock : clock);
     CHORUS_CHECK(created.ok());
     runner = std::move(created).value();
   }

@@ -195,6 +195,9 @@ struct EnginePort {
   Places sessions;  // opened and not yet closed by their owner
   Places queue;     // generations submitted and not yet admitted for the first time
   std::atomic<uint64_t> next_key{1};
+  // When the engine began its turn in flight; kNotBusy: it waits.
+  static constexpr int64_t kNotBusy = std::numeric_limits<int64_t>::min();
+  std::atomic<int64_t> busy_since_ns{kNotBusy};
   // Runs one turn of an engine that has no thread of its own: whoever waits for it calls this.
   // Empty where there is a thread. Written as `options`.
   std::function<void()> turn;

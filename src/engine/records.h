@@ -39,6 +39,7 @@ struct LiveGeneration {
   int32_t preemptions = 0;
   int32_t recomputed_tokens = 0;
   int32_t cached_tokens = 0;
+  bool was_queried = false;   // the prefix index was asked for its prompt
   bool was_admitted = false;  // has had blocks, and holds no place in the queue
   bool is_running = false;    // has been given blocks; else it waits for them
   bool is_paused = false;     // waits for its reader

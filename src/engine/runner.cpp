@@ -196,6 +196,17 @@ RunnerMetrics Runner::metrics() const {
   return metrics;
 }
 
+Latencies Runner::latencies() const {
+  const MutexLock lock(port_->metrics_mutex);
+  return port_->latencies;
+}
+
+std::optional<int64_t> Runner::busy_ns() const {
+  const int64_t since = port_->busy_since_ns.load(std::memory_order_relaxed);
+  if (since == EnginePort::kNotBusy) return std::nullopt;
+  return port_->clock.now_ns() - since;
+}
+
 void Runner::shutdown() {
   port_->inbox.stop();
   const MutexLock lock(join_mutex_);

@@ -1,4 +1,5 @@
 // What an engine says of itself, against what its event log says.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <map>
 #include <string>
@@ -44,6 +45,9 @@ struct Recomputed {
       case Kind::kConsumed:
         counts.prompt_tokens += event.tokens;
         break;
+      case Kind::kQueried:
+        counts.queried_tokens += event.tokens;
+        break;
       case Kind::kCached:
         counts.cached_tokens += event.tokens;
         break;
@@ -85,6 +89,7 @@ struct Recomputed {
   void add_end(const EngineEvent& event, const Generation& generation) {
     counts.completed +=
         event.reason == FinishReason::kStop || event.reason == FinishReason::kLength ? 1 : 0;
+    counts.stopped += event.reason == FinishReason::kStop ? 1 : 0;
     counts.cancelled += event.reason == FinishReason::kCancelled ? 1 : 0;
     counts.failed += event.reason == FinishReason::kError ? 1 : 0;
     EXPECT_EQ(event.tokens, generation.delivered);
@@ -108,16 +113,32 @@ void expect_same(const LatencySummary& found, std::vector<int64_t> samples) {
   check(found.p99_ms, expected.p99_ms);
 }
 
+// The counts at marks, by going through all samples.
+void expect_same_marks(const LatencyHistogram& found, const std::vector<int64_t>& samples) {
+  EXPECT_EQ(found.count(), static_cast<int64_t>(samples.size()));
+  ASSERT_EQ(found.marks().size(), found.mark_counts().size());
+  int64_t before = -1;
+  for (size_t i = 0; i < found.marks().size(); ++i) {
+    const int64_t mark = found.marks()[i];
+    EXPECT_EQ(found.mark_counts()[i],
+              std::count_if(samples.begin(), samples.end(),
+                            [&](int64_t sample) { return sample > before && sample <= mark; }));
+    before = mark;
+  }
+}
+
 void expect_same_counts(const RunnerMetrics& found, const RunnerMetrics& expected) {
   EXPECT_EQ(found.steps, expected.steps);
   EXPECT_EQ(found.aborted_steps, expected.aborted_steps);
   EXPECT_EQ(found.prompt_tokens, expected.prompt_tokens);
   EXPECT_EQ(found.generated_tokens, expected.generated_tokens);
+  EXPECT_EQ(found.queried_tokens, expected.queried_tokens);
   EXPECT_EQ(found.cached_tokens, expected.cached_tokens);
   EXPECT_EQ(found.recomputed_tokens, expected.recomputed_tokens);
   EXPECT_EQ(found.preemptions, expected.preemptions);
   EXPECT_EQ(found.evictions, expected.evictions);
   EXPECT_EQ(found.completed, expected.completed);
+  EXPECT_EQ(found.stopped, expected.stopped);
   EXPECT_EQ(found.failed, expected.failed);
   EXPECT_EQ(found.cancelled, expected.cancelled);
   EXPECT_EQ(found.execute_ns, expected.execute_ns);
@@ -158,6 +179,13 @@ void run_traffic(uint64_t seed) {
   expect_same(metrics.tpot, expected.tpot);
   expect_same(metrics.total, expected.total);
   expect_same(metrics.step, expected.step);
+  const Latencies latencies = engine.runner->latencies();
+  expect_same_marks(latencies.queue, expected.queue);
+  expect_same_marks(latencies.ttft, expected.ttft);
+  expect_same_marks(latencies.itl, expected.itl);
+  expect_same_marks(latencies.tpot, expected.tpot);
+  expect_same_marks(latencies.total, expected.total);
+  expect_same_marks(latencies.step, expected.step);
   EXPECT_EQ(metrics.completed + metrics.cancelled, 12);
   // Each generation's own, which are exact; they are numbered in order of submission.
   ASSERT_EQ(expected.generations.size(), 13u) << "12, and 0 for steps and evictions";
@@ -203,6 +231,26 @@ TEST(RunnerMetrics, CanBeReadWhileAGenerationRuns) {
   engine.gate.open();
   EXPECT_EQ(read_all(handle).tokens.size(), 10u);
   EXPECT_EQ(handle.metrics().itl.count, 9);
+}
+
+TEST(RunnerMetrics, TellsHowLongTheEngineIsAtItsTurn) {
+  ManualClock clock;
+  Engine engine({}, {}, &clock);
+  Session session = engine.open();
+  engine.sync();
+  while (engine.runner->busy_ns().has_value()) std::this_thread::yield();
+  clock.advance_ns(5'000'000'000);
+  EXPECT_EQ(engine.runner->busy_ns(), std::nullopt) << "it waits";
+  engine.gate.hold_at(1);
+  const GenerationHandle handle = start(session, {1, 2}, up_to(10));
+  engine.executor->wait_for_steps(2);
+  EXPECT_EQ(engine.runner->busy_ns(), 0);
+  clock.advance_ns(7'000'000'000);
+  EXPECT_EQ(engine.runner->busy_ns(), 7'000'000'000) << "a step that hangs";
+  EXPECT_EQ(engine.runner->metrics().generated_tokens, 1) << "and is not waited for";
+  engine.gate.open();
+  handle.wait();
+  while (engine.runner->busy_ns().has_value()) std::this_thread::yield();
 }
 
 // A long prompt beside sessions that decode, on a machine of known speed.

@@ -20,7 +20,8 @@ struct EngineEvent {
     kStep,        // a step of the executor ended: `ns` it took; `tokens` it ran; `aborted`
     kFirstStep,   // the generation's first step began
     kConsumed,    // `tokens` given ones became context
-    kCached,      // `tokens` of those were not computed: the prefix index had them
+    kQueried,     // the prefix index was asked for `tokens` of the prompt
+    kCached,      // `tokens` of those consumed were not computed: the index had them
     kRecomputed,  // `tokens` of the context were computed again
     kDelivered,   // `tokens` were generated
     kCut,         // `tokens` delivered ones were taken back, by finish_at

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace chorus {
@@ -47,17 +48,29 @@ inline LatencySummary summarize(std::vector<int64_t>& samples) {
 
 // Counts of samples in buckets of at most 1/32 of their values, so that a server can run for ever.
 // Quantiles are the upper ends of buckets, at most 1/32 above the sample of that rank; count, mean
-// and maximum are exact. Negative samples count as 0.
+// and maximum are exact, and so are the counts at marks. Negative samples count as 0.
 class LatencyHistogram {
  public:
-  // O(1), without allocating.
+  // Ascending, in nanoseconds: how many samples are at most so long will be known exactly.
+  explicit LatencyHistogram(std::span<const int64_t> marks = {})
+      : marks_(marks.begin(), marks.end()), mark_counts_(marks.size()) {}
+
+  // O(log(number of marks)), without allocating.
   void add(int64_t ns) {
     const auto value = static_cast<uint64_t>(std::max<int64_t>(0, ns));
+    const auto mark = std::lower_bound(marks_.begin(), marks_.end(), ns) - marks_.begin();
+    if (mark < std::ssize(marks_)) ++mark_counts_[static_cast<size_t>(mark)];
     ++counts_[bucket_of(value)];
     ++count_;
     sum_ += static_cast<double>(value);
     max_ = std::max(max_, value);
   }
+
+  int64_t count() const { return count_; }
+  double sum_ns() const { return sum_; }
+  std::span<const int64_t> marks() const { return marks_; }
+  // For each mark the samples that are at most so long, and longer than the mark before.
+  std::span<const int64_t> mark_counts() const { return mark_counts_; }
 
   LatencySummary summary() const {
     LatencySummary summary;
@@ -96,6 +109,8 @@ class LatencyHistogram {
   }
 
   static constexpr size_t kNumBuckets = (64 - kBits) << kBits;
+  std::vector<int64_t> marks_;
+  std::vector<int64_t> mark_counts_;
   std::vector<int64_t> counts_ = std::vector<int64_t>(kNumBuckets);
   int64_t count_ = 0;
   double sum_ = 0;

@@ -1,6 +1,8 @@
 // What an engine has done so far.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "chorus/engine/latency.h"
@@ -13,13 +15,15 @@ struct RunnerMetrics {
   int64_t steps = 0;          // calls of execute
   int64_t aborted_steps = 0;  // of which failed as a whole; their inputs were run again, each alone
   int64_t prompt_tokens = 0;  // given tokens that were consumed
-  int64_t cached_tokens = 0;  // of which not computed, because the prefix index had them
+  int64_t queried_tokens = 0;     // of those of all prompts, looked for in the prefix index
+  int64_t cached_tokens = 0;      // of which not computed, because the prefix index had them
   int64_t generated_tokens = 0;   // tokens that were delivered
   int64_t computed_tokens = 0;    // tokens that were run, whatever for
   int64_t recomputed_tokens = 0;  // tokens whose KV was computed before and had been given up
   int64_t preemptions = 0;        // running generations whose blocks were taken, to resume later
   int64_t evictions = 0;          // idle sessions whose blocks were taken
   int64_t completed = 0;          // generations that ended with stop or length
+  int64_t stopped = 0;            // of which with stop
   int64_t failed = 0;
   int64_t cancelled = 0;
   int32_t sessions = 0;
@@ -38,14 +42,36 @@ struct RunnerMetrics {
   Usage usage;
 };
 
+// Marks of histograms, in nanoseconds: the bounds of vLLM's buckets, so that what is made for its
+// metrics serves these.
+namespace latency_marks {
+
+template <size_t N>
+constexpr std::array<int64_t, N> from_ms(const int64_t (&ms)[N]) {
+  std::array<int64_t, N> ns{};
+  for (size_t i = 0; i < N; ++i) ns[i] = ms[i] * 1'000'000;
+  return ns;
+}
+
+inline constexpr auto kFirstToken =
+    from_ms({1,    5,    10,   20,   40,    60,    80,    100,   250,    500,    750,
+             1000, 2500, 5000, 7500, 10000, 20000, 40000, 80000, 160000, 640000, 2560000});
+inline constexpr auto kPerToken = from_ms({10, 25, 50, 75, 100, 150, 200, 300, 400, 500, 750, 1000,
+                                           2500, 5000, 7500, 10000, 20000, 40000, 80000});
+inline constexpr auto kRequest =
+    from_ms({300,   500,   800,   1000,  1500,   2000,   2500,   5000,   10000,   15000,  20000,
+             30000, 40000, 50000, 60000, 120000, 240000, 480000, 960000, 1920000, 7680000});
+
+}  // namespace latency_marks
+
 // The distributions behind RunnerMetrics.
 struct Latencies {
-  LatencyHistogram queue;
-  LatencyHistogram ttft;
-  LatencyHistogram itl;
-  LatencyHistogram tpot;
-  LatencyHistogram total;
-  LatencyHistogram step;
+  LatencyHistogram queue{latency_marks::kRequest};
+  LatencyHistogram ttft{latency_marks::kFirstToken};
+  LatencyHistogram itl{latency_marks::kPerToken};
+  LatencyHistogram tpot{latency_marks::kPerToken};
+  LatencyHistogram total{latency_marks::kRequest};
+  LatencyHistogram step{latency_marks::kFirstToken};
 };
 
 }  // namespace chorus

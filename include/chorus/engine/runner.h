@@ -1,7 +1,9 @@
 // Many sessions in one batch: the owner of the engine thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "chorus/base/clock.h"
 #include "chorus/base/mutex.h"
@@ -65,6 +67,14 @@ class Runner {
 
   // The state after the last step. Never waits for one.
   RunnerMetrics metrics() const;
+
+  // The distributions behind the latencies of metrics(), as of the last step.
+  Latencies latencies() const;
+
+  // How long the engine has been at its turn in flight (commands, a step, deliveries), by its
+  // clock; nothing while it waits for something to do. Reads atomics alone: it tells an engine that
+  // is stuck.
+  std::optional<int64_t> busy_ns() const;
 
   // Ends every generation with reason cancelled, closes every session and stops the engine thread,
   // after the step in flight. Idempotent; returns when it is done, to every caller.
