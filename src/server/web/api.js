@@ -3,7 +3,8 @@
 // a proxy that puts it below a path of its own.
 
 const kKeyItem = "chorus.key";  // of sessionStorage alone: it goes with the tab
-const kTurnPaths = {chat: "v1/chat/completions", sessions: "v1/sessions"};
+const kChatPath = "v1/chat/completions";
+const kSessionsPath = "v1/sessions";
 
 function apiKey() {
   return sessionStorage.getItem(kKeyItem) ?? "";
@@ -15,7 +16,7 @@ function setApiKey(key) {
 }
 
 function sessionPath(id, action = "") {
-  return kTurnPaths.sessions + "/" + encodeURIComponent(id) + (action && "/" + action);
+  return kSessionsPath + "/" + encodeURIComponent(id) + (action && "/" + action);
 }
 
 // Why a request came to nothing. status 0: the server was not reached, or its answer was cut short.
@@ -127,6 +128,10 @@ class EventReader {
   }
 }
 
+// An error that comes in a stream has no status of its own.
+const kStatusOfType = {invalid_request_error: 400, rate_limit_error: 429, unavailable_error: 503,
+  timeout_error: 504};
+
 // Sends a request that streams; calls onEvent with the JSON of each event. Returns when the stream
 // has said that it is done; throws an ApiError where it tells of one or ends before.
 async function stream(path, body, signal, onEvent) {
@@ -139,7 +144,7 @@ async function stream(path, body, signal, onEvent) {
       return;
     }
     const event = JSON.parse(data);
-    if (event.error) failure ??= new ApiError(event.error.status ?? 500, event.error);
+    if (event.error) failure ??= new ApiError(kStatusOfType[event.error.type] ?? 500, event.error);
     else onEvent(event);
   });
   const decoder = new TextDecoder();
@@ -151,6 +156,7 @@ async function stream(path, body, signal, onEvent) {
       reader.push(decoder.decode(value, {stream: true}));
     }
   } catch (error) {
+    source.cancel().catch(() => {});
     if (error.name === "AbortError") throw error;
     throw failure ?? new LostError("the answer was cut short");
   }

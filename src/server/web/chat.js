@@ -188,7 +188,7 @@ async function takePlace(path) {
       delete chat.sessions[place.id];
     }
   }
-  const facts = await withRoom("", () => requestJson(kTurnPaths.sessions,
+  const facts = await withRoom("", () => requestJson(kSessionsPath,
     {method: "POST", body: {}}));
   chat.sessions[facts.id] = {held: [], tokens: 0, used: Date.now()};
   return {id: facts.id, count: 0, way: "opened"};
@@ -277,7 +277,7 @@ async function withoutSession(node, path, body, signal, error) {
     ? "The server has no room for another session: this answer came without one."
     : "This answer came without a session (" + error.message + ").";
   body.messages = path.map(messageOf);
-  await receive(node, kTurnPaths.chat, body, signal, "chat", () => {});
+  await receive(node, kChatPath, body, signal, "chat", () => {});
 }
 
 // Lets the model go on where its answer ended.
@@ -304,7 +304,7 @@ async function receive(node, path, body, signal, way, onSession) {
   let first = 0;
   let last = 0;
   await stream(path, body, signal, (event) => {
-    const choice = event.choices?.[0];
+    const choice = event.choices?.find((each) => (each.index ?? 0) === 0);
     const text = choice?.delta?.content ?? "";
     if (text) {
       last = performance.now();
@@ -432,7 +432,7 @@ function restoreChat() {
 // which end on the server soon after.
 async function checkSessions() {
   for (let wait = 100; wait < 2000 && Object.keys(chat.sessions).length > 0; wait *= 2) {
-    const list = await requestJson(kTurnPaths.sessions).catch(() => null);
+    const list = await requestJson(kSessionsPath).catch(() => null);
     if (!list) return;
     const facts = new Map(list.data.map((each) => [each.id, each]));
     for (const [id, session] of Object.entries(chat.sessions)) {

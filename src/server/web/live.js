@@ -71,19 +71,20 @@ class LiveView {
 
   async look() {
     this.isLooking = true;
+    const seen = {load: null, sessions: null, error: null};
     try {
-      const seen = {load: await this.load(), sessions: null, error: null};
-      if (this.wantsSessions()) seen.sessions = (await requestJson(kTurnPaths.sessions)).data;
+      seen.load = await this.load();
+      if (this.wantsSessions()) seen.sessions = (await requestJson(kSessionsPath)).data;
       this.wait = kLiveMs;
-      this.onLook(seen);
     } catch (error) {
+      seen.error = error;
       this.wait = Math.min(this.wait * 2, kLiveMostMs);
       this.before = null;
-      this.onLook({load: null, sessions: null, error});
     }
     this.isLooking = false;
     clearTimeout(this.timer);
     if (!document.hidden) this.timer = setTimeout(() => this.look(), this.wait);
+    this.onLook(seen);
   }
 
   // null where the server has no metrics.

@@ -426,13 +426,13 @@ async function learnServer() {
     showDefaults(props?.default_generation_settings?.params);
     showBanner("");
     await checkSessions();
+    live.lookSoon();
   } catch (error) {
     needsKey = error.status === 401;
     if (needsKey) askForKey();
     else showBanner(explain(error));
   }
   isLearning = false;
-  live.lookSoon();
   onChatChange("all");
 }
 
@@ -446,8 +446,8 @@ function onLook({load, sessions, error}) {
     $("server-note").hidden = false;
     return;
   }
-  showBanner("");
-  if (!modelName && !needsKey) learnServer();  // it was not there when the page was opened
+  if (modelName || needsKey) showBanner("");
+  else learnServer();  // it was not there when the page was opened
   showLoad(load);
   if (sessions) showSessions(sessions);
 }
@@ -534,4 +534,5 @@ watchScroll();
 window.addEventListener("pagehide", saveNow);
 onChatChange("all");
 learnServer();
+live.lookSoon();
 $("input").focus();

@@ -93,7 +93,12 @@ function readParameters() {
       if (typeof more !== "object" || more === null || Array.isArray(more)) fail("not an object");
       Object.assign(parameters, more);
     } else {
-      parameters[field.name] = Number(text);
+      const value = Number(text);
+      // What JSON or a double cannot say would be another number.
+      if (!Number.isFinite(value) || (field.step === 1 && Math.abs(value) > Number.MAX_SAFE_INTEGER)) {
+        fail("too large");
+      }
+      parameters[field.name] = value;
     }
   }
   return parameters;
