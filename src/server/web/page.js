@@ -440,7 +440,7 @@ function onLook({load, sessions, error}) {
   if (error) {
     if (error.status !== 401) showBanner(explain(error));
     $("load").textContent = "";
-    $("server-load").hidden = true;
+    for (const id of ["server-load", "server-sessions"]) $(id).hidden = true;
     $("server-note").textContent = error.status === 401
       ? "Nothing to see without an API key that the server knows." : explain(error);
     $("server-note").hidden = false;
@@ -466,7 +466,7 @@ function showLoad(load) {
       number(load.waiting) + " waiting";
   if (load === null) return;
   $("rate").textContent = number(load.generated, 1);
-  $("computed").textContent = load.computed === null ? "" : "generated, " + number(load.computed, 1) + " computed";
+  $("computed").textContent = load.computed === null ? "" : number(load.computed, 1) + " computed, prompts among them";
   const most = Math.max(...live.rates, 1);
   const bars = $("bars");
   while (bars.children.length < kNumRates) bars.append(make("i"));
@@ -490,7 +490,8 @@ function showSessions(sessions) {
   const list = $("session-list");
   const focused = list.contains(document.activeElement) ? document.activeElement.dataset.focus : "";
   list.replaceChildren(...sessions.map((session) => {
-    const tip = chat.sessions[session.id] ? tipOf(chat.sessions[session.id]) : "";
+    const turn = [...turns].find(([, each]) => each.session === session.id);
+    const tip = turn ? turn[0] : chat.sessions[session.id] ? tipOf(chat.sessions[session.id]) : "";
     const branch = chat.branches.find((each) => each.tip === tip) ??
       chat.branches.find((each) => tip && pathTo(each.tip).some((node) => node.id === tip));
     const label = branch ? branchLabel(branch)
@@ -504,6 +505,7 @@ function showSessions(sessions) {
         "data-focus": session.id, disabled: session.is_busy,
         onclick: () => { closeSession(session.id); live.lookSoon(); onChatChange("all"); }}, "×"));
   }));
+  $("server-sessions").hidden = false;
   $("session-note").textContent = sessions.length > 0 ? "" : "None. The first message opens one.";
   if (focused) [...list.querySelectorAll("button")].find((each) => each.dataset.focus === focused)?.focus();
 }
