@@ -226,7 +226,7 @@ class OnEveryServer:
         self.assertEqual(len(self.path(page)), 2)
         self.say(page, "Two, but on another branch.")
         cached, computed, way = self.usage(page)
-        self.assertEqual(way, "session")  # that was forked
+        self.assertEqual(way, "fork")
         self.assertGreaterEqual(cached, held[1][1] - 1)
         # There and back; the first branch goes on in its own session.
         self.assertEqual(len(page.texts("#branch-list .branch")), 2)
@@ -434,6 +434,32 @@ if BINARY:
                 raise AssertionError("the server does not serve:\n" + "".join(said))
             # Nothing that it says later may fill the pipe.
             threading.Thread(target=server.stderr.read, daemon=True).start()
+
+        def test_continue_says_what_a_longer_answer_would(self):
+            page = self.start()
+            texts = []
+            for steps in ((12,), (5, 7)):
+                self.set_parameters(page, max_tokens=steps[0], temperature=0, more='{"ignore_eos": true}')
+                self.say(page, "Count from one to twenty in words.")
+                if len(steps) > 1:
+                    self.set_parameters(page, max_tokens=steps[1])
+                    page.click_text("Continue", ".message.assistant")
+                    page.wait(f"{IDLE} && {LAST}.querySelector('.usage').dataset.way === 'session'")
+                texts.append(page.evaluate(f"chat.nodes[{LAST}.dataset.node].text"))
+                page.evaluate("newChat()")
+                page.wait("document.querySelectorAll('.message').length === 0")
+            self.assertEqual(texts[0], texts[1])
+
+        def test_fork_says_what_it_would_alone(self):
+            """A greedy answer on a branch is that of a conversation of its own."""
+            page = self.start()
+            self.set_parameters(page, max_tokens=10, temperature=0)
+            self.say(page, "Name three fruits.")
+            first = self.body(page)
+            page.click_text("Retry", ".message.assistant")
+            self.wait_answer(page)
+            self.assertEqual(self.usage(page)[1:], (1, "fork"))
+            self.assertEqual(self.body(page), first)
 
 
 ANSWER = """# A heading

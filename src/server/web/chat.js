@@ -250,6 +250,7 @@ async function generate(node, turn, parameters) {
     signal.throwIfAborted();
     turn.session = place.id;
     if (place.way === "fork") noteShared(node, chat.sessions[place.id].tokens);
+    else if (place.way === "session" && isFirstOfFork(node)) place.way = "fork";
     const messages = path.slice(place.count).map(messageOf);
     if (messages.length > 0) body.messages = messages;
     try {
@@ -267,9 +268,20 @@ async function generate(node, turn, parameters) {
   return withoutSession(node, path, body, signal, new ApiError(404, {message: "sessions end at once"}));
 }
 
+function branchOf(tip) {
+  return chat.branches.find((branch) => branch.tip === tip.id);
+}
+
 function noteShared(node, tokens) {
-  const branch = chat.branches.find((each) => each.tip === node.id);
+  const branch = branchOf(node);
   if (branch) branch.shared ??= tokens;
+}
+
+// The first answer of a branch that was forked before anything was said.
+function isFirstOfFork(node) {
+  const branch = branchOf(node);
+  const parent = chat.nodes[node.parent];
+  return Boolean(branch) && branch.shared !== null && [parent.id, parent.parent].includes(branch.at);
 }
 
 async function withoutSession(node, path, body, signal, error) {

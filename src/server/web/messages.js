@@ -102,12 +102,12 @@ function usageElement(usage) {
   return make("p", {class: "usage", "data-cached": usage.cached, "data-computed": computed,
     "data-way": usage.way},
     make("span", {class: "meter small", "aria-hidden": "true"}, bar),
-    make("span", {}, make("b", {}, usage.cached.toLocaleString("en")), " of " +
-      count(usage.prompt, "prompt token") + " reused, "),
+    make("span", {}, "Prompt: ", make("b", {}, usage.cached.toLocaleString("en")), " of " +
+      usage.prompt.toLocaleString("en") + " reused, "),
     make("span", {}, make("b", {}, computed.toLocaleString("en")), " computed"),
     make("span", {class: "way"}, kWays[usage.way]),
     make("span", {}, count(usage.generated, "token") + speed),
-    usage.firstMs === null ? null : make("span", {}, usage.firstMs.toLocaleString("en") + " ms to the first"));
+    usage.firstMs === null ? null : make("span", {}, "first in " + usage.firstMs.toLocaleString("en") + " ms"));
 }
 
 // ---- Actions ----
