@@ -411,6 +411,32 @@ class OnScriptedServer(OnEveryServer, PageCase):
         self.api.pace_s = 0.01
 
 
+class Serving:
+    """A server of the demo model on a port of its own, until close()."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [BINARY, "serve", MODEL, "--port", "0", "--context", "1024", *flags],
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "CHORUS_API_KEY": SERVER_KEY})
+        said = []
+        for line in self.process.stderr:
+            said.append(line)
+            if match := re.search(r"http://\S+", line):
+                self.url = match[0].rstrip("/") + "/"
+                break
+        else:
+            raise AssertionError("the server does not serve:\n" + "".join(said))
+        # Nothing that it says later may fill the pipe.
+        self.reader = threading.Thread(target=self.process.stderr.read, daemon=True)
+        self.reader.start()
+
+    def close(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.reader.join()
+        self.process.stderr.close()
+
+
 if BINARY:
     class OnRealServer(OnEveryServer, PageCase):
         key = SERVER_KEY
@@ -418,22 +444,50 @@ if BINARY:
         @classmethod
         def setUpClass(cls):
             super().setUpClass()
-            server = subprocess.Popen(
-                [BINARY, "serve", MODEL, "--port", "0", "--context", "1024"],
-                stderr=subprocess.PIPE, text=True, env={**os.environ, "CHORUS_API_KEY": SERVER_KEY})
-            cls.addClassCleanup(server.stderr.close)
-            cls.addClassCleanup(server.wait, 60)
-            cls.addClassCleanup(server.terminate)
-            said = []
-            for line in server.stderr:
-                said.append(line)
-                if match := re.search(r"http://\S+", line):
-                    cls.url = match[0].rstrip("/") + "/"
-                    break
-            else:
-                raise AssertionError("the server does not serve:\n" + "".join(said))
-            # Nothing that it says later may fill the pipe.
-            threading.Thread(target=server.stderr.read, daemon=True).start()
+            server = Serving()
+            cls.addClassCleanup(server.close)
+            cls.url = server.url
+
+        def start_on(self, *flags):
+            """A page on a server of its own: (server, page)."""
+            server = Serving(*flags)
+            self.addCleanup(server.close)
+            self.url = server.url
+            return server, self.start()
+
+        def test_no_room_for_sessions(self):
+            _, page = self.start_on("--max-held-sessions", "0")
+            self.set_parameters(page, max_tokens=6)
+            self.say(page, "Name three fruits, please, that grow on trees in a garden.")
+            self.assertEqual(self.usage(page)[2], "chat")
+            self.assertIn("no room for another session", page.text(".message.assistant .facts"))
+            self.say(page, "And three more?")
+            cached, _, way = self.usage(page)
+            self.assertEqual(way, "chat")
+            self.assertGreater(cached, 0)  # whole blocks of the prefix are there none the less
+
+        def test_full_queue(self):
+            _, page = self.start_on("--max-running", "1", "--queue", "0")
+            self.long_answer(page)
+            page.evaluate("newChat()")
+            self.say(page, "Beside it.", wait=False)
+            page.wait(f"{LAST}?.querySelector('.note.error')")
+            self.assertIn("no room", page.text(".note.error"))
+            self.assertIn("Try again in", page.text(".note.error"))
+
+        def test_draining(self):
+            server, page = self.start_on("--drain-timeout", "20")
+            self.long_answer(page)
+            server.process.terminate()
+            page.evaluate("newChat()")
+            page.wait("""request("health").then(() => false, (error) => error.status === 503)""")
+            self.say(page, "Is it too late?", wait=False)
+            page.wait(f"{LAST}?.querySelector('.note.error')")
+            self.assertIn("takes no requests at the moment", page.text(".note.error"))
+            # What ran goes on meanwhile.
+            page.click("#branch-list li:nth-child(1) .branch")
+            before = self.body(page)
+            page.wait(f"{LAST}.querySelector('.body').innerText.length > {len(before)}")
 
         def test_continue_says_what_a_longer_answer_would(self):
             page = self.start()
