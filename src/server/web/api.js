@@ -50,8 +50,8 @@ function explain(error) {
     case 429: return "The server has no room at the moment (" + at + error.message + ")." + wait;
     case 503: return "The server takes no requests at the moment (" + error.message + ")." + wait;
     case 504: return "The deadline has passed (" + error.message + ").";
-    default: return (error.status < 500 ? "The server refused this: " : "The server failed: ") + at +
-      error.message + ".";
+    default: return (error.status < 500 ? "The server refused this: " : "The server failed: ") +
+      at + error.message + ".";
   }
 }
 

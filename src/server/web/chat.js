@@ -2,8 +2,8 @@
 // The conversation: a tree of messages, the branches through it, and the server's sessions that
 // hold parts of it.
 //
-// A branch ends at its tip. An edit, another answer and a branch are all the same: a new branch from
-// some message on. The server forks a session there, so nothing before it is computed again.
+// A branch ends at its tip. An edit, another answer and a branch are all the same: a new branch
+// from some message on. The server forks a session there, so nothing before it is computed again.
 
 const kChatItem = "chorus.chat";  // of sessionStorage: a reload keeps the conversation
 const kMostSessions = 6;          // that the page keeps open: others want some, too
@@ -14,8 +14,8 @@ const kMostSessions = 6;          // that the page keeps open: others want some,
 // branches: [{id, thread, tip, from, at, shared, used}]: `tip` "" is an empty one, those of one
 //   conversation have one `thread`, `at` is the message where it left, `shared` are tokens that its
 //   fork took over
-// sessions: id -> {held: [[node, end]], tokens, used}: `end` counts tokens up to and with a message,
-//   "" is a message that is not known here
+// sessions: id -> {held: [[node, end]], tokens, used}: `end` counts tokens up to and with a
+//   message, "" is a message that is not known here
 const chat = {next: 1, nodes: {}, branches: [], current: "", sessions: {}};
 
 // What the page does when something changes; "all" when more than the node has.
@@ -179,6 +179,7 @@ async function fork(place, path) {
 // there, "fork", or "opened". A session that is gone is forgotten, and the next best is taken. It
 // cannot be aborted: nobody would know of the session then.
 async function takePlace(path) {
+  await sessionsChecked;
   for (let place = findPlace(path); place; place = findPlace(path)) {
     if (place.isTip) return {id: place.id, count: place.count, way: "session"};
     try {
@@ -265,7 +266,8 @@ async function generate(node, turn, parameters) {
       delete body.messages;
     }
   }
-  return withoutSession(node, path, body, signal, new ApiError(404, {message: "sessions end at once"}));
+  return withoutSession(node, path, body, signal,
+    new ApiError(404, {message: "sessions end at once"}));
 }
 
 function branchOf(tip) {
@@ -281,7 +283,8 @@ function noteShared(node, tokens) {
 function isFirstOfFork(node) {
   const branch = branchOf(node);
   const parent = chat.nodes[node.parent];
-  return Boolean(branch) && branch.shared !== null && [parent.id, parent.parent].includes(branch.at);
+  return Boolean(branch) && branch.shared !== null &&
+    [parent.id, parent.parent].includes(branch.at);
 }
 
 async function withoutSession(node, path, body, signal, error) {
@@ -440,9 +443,17 @@ function restoreChat() {
   }
 }
 
+// Resolves when it is known what the sessions hold; what is sent waits for it.
+let sessionsChecked = Promise.resolve();
+
+function checkSessions() {
+  sessionsChecked = lookAtSessions();
+  return sessionsChecked;
+}
+
 // Forgets sessions that are gone and asks what the others hold: the reload may have cut answers,
 // which end on the server soon after.
-async function checkSessions() {
+async function lookAtSessions() {
   for (let wait = 100; wait < 2000 && Object.keys(chat.sessions).length > 0; wait *= 2) {
     const list = await requestJson(kSessionsPath).catch(() => null);
     if (!list) return;

@@ -24,7 +24,8 @@ function parseMetrics(text) {
 // The sum of a metric's samples that have these labels; undefined where there is none.
 function metric(metrics, name, labels = {}) {
   const samples = (metrics.get(name) ?? [])
-    .filter((sample) => Object.entries(labels).every(([key, value]) => sample.labels[key] === value));
+    .filter((sample) => Object.entries(labels)
+      .every(([key, value]) => sample.labels[key] === value));
   return samples.length > 0 ? samples.reduce((sum, sample) => sum + sample.value, 0) : undefined;
 }
 
@@ -32,7 +33,7 @@ function metric(metrics, name, labels = {}) {
 function loadOf(now, before, elapsedMs) {
   const rate = (name) => {
     const difference = before ? metric(now, name) - metric(before, name) : NaN;
-    return difference >= 0 ? difference / elapsedMs * 1000 : null;  // else the server is another one
+    return difference >= 0 ? difference / elapsedMs * 1000 : null;  // else it is another server
   };
   return {
     running: metric(now, "num_requests_running"),

@@ -107,7 +107,8 @@ function usageElement(usage) {
     make("span", {}, make("b", {}, computed.toLocaleString("en")), " computed"),
     make("span", {class: "way"}, kWays[usage.way]),
     make("span", {}, count(usage.generated, "token") + speed),
-    usage.firstMs === null ? null : make("span", {}, "first in " + usage.firstMs.toLocaleString("en") + " ms"));
+    usage.firstMs === null ? null
+      : make("span", {}, "first in " + usage.firstMs.toLocaleString("en") + " ms"));
 }
 
 // ---- Actions ----
@@ -132,7 +133,9 @@ function showActions(node, holder) {
       const copy = action("Copy", "Copy the text", () => copyText(node.text, copy));
       parts.push(copy);
     }
-    if (node.role === "user") parts.push(action("Edit", "Edit it, on a new branch", () => startEdit(node)));
+    if (node.role === "user") {
+      parts.push(action("Edit", "Edit it, on a new branch", () => startEdit(node)));
+    }
     if (node.role === "assistant") {
       const again = node.error ? "Try again" : "Retry";
       parts.push(action(left > 0 ? again + " (" + left + " s)" : again, "Another answer",
@@ -143,7 +146,8 @@ function showActions(node, holder) {
         () => act((parameters) => runTurn(node, parameters, goOn))));
     }
     if (node.text) {
-      parts.push(action("Branch", "Begin another branch behind this message", () => branchHere(node)));
+      parts.push(action("Branch", "Begin another branch behind this message",
+        () => branchHere(node)));
     }
     return parts;
   });

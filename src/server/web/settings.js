@@ -95,9 +95,8 @@ function readParameters() {
     } else {
       const value = Number(text);
       // What JSON or a double cannot say would be another number.
-      if (!Number.isFinite(value) || (field.step === 1 && Math.abs(value) > Number.MAX_SAFE_INTEGER)) {
-        fail("too large");
-      }
+      const isExact = field.step !== 1 || Math.abs(value) <= Number.MAX_SAFE_INTEGER;
+      if (!Number.isFinite(value) || !isExact) fail("too large");
       parameters[field.name] = value;
     }
   }

@@ -151,8 +151,8 @@ function listElement(block) {
 }
 
 function codeElement(block) {
-  const copy = make("button", {type: "button", class: "quiet", onclick: () => copyText(block.text, copy)},
-    "Copy code");
+  const copy = make("button", {type: "button", class: "quiet",
+    onclick: () => copyText(block.text, copy)}, "Copy code");
   return make("figure", {class: "code"},
     make("figcaption", {}, make("span", {}, block.language || "text"), copy),
     make("pre", {tabindex: "0", role: "region", "aria-label": "code"},
