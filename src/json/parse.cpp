@@ -1,7 +1,9 @@
 // The only place where exceptions are caught below main: the parser of nlohmann-json may throw
 // std::bad_alloc or its own errors. Its SAX interface reports syntax errors without throwing.
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include "json/value.h"
 
@@ -45,6 +47,18 @@ class Builder final : public nlohmann::json_sax<Source> {
   }
 
   const std::string& error() const { return error_; }
+  // Where the text is at: "messages[3].content", or nothing outside of members and elements.
+  std::string path() const {
+    std::string path;
+    for (const Level& level : open_) {
+      if (level.value.is_array()) {
+        path += '[' + std::to_string(level.value.as_array().size()) + ']';
+      } else if (!level.name.empty()) {
+        path += (path.empty() ? "" : ".") + level.name;
+      }
+    }
+    return path;
+  }
   Value take() { return std::move(root_); }
 
  private:
@@ -90,7 +104,7 @@ class Builder final : public nlohmann::json_sax<Source> {
     } else if (open_.back().value.is_array()) {
       open_.back().value.push(std::move(value));
     } else {
-      open_.back().value.set(std::move(open_.back().name), std::move(value));
+      open_.back().value.set(std::exchange(open_.back().name, {}), std::move(value));
     }
     return true;
   }
@@ -101,25 +115,37 @@ class Builder final : public nlohmann::json_sax<Source> {
   std::string error_;
 };
 
-}  // namespace
-
-Result<Value> parse(std::string_view text, std::string_view field, const Limits& limits) {
+// `field`: of errors; unset: where they are.
+Result<Value> parse_text(std::string_view text, std::optional<std::string_view> field,
+                         const Limits& limits) {
   if (text.size() > limits.max_bytes) {
-    return invalid_argument(std::string(field),
+    return invalid_argument(std::string(field.value_or("")),
                             "expected at most " + std::to_string(limits.max_bytes) +
                                 " bytes of JSON, found " + std::to_string(text.size()));
   }
   // The library takes this byte for the end of the text, and would pass over what follows.
   if (const size_t at = text.find('\0'); at != text.npos) {
-    return invalid_argument(std::string(field), "not valid JSON at byte " + std::to_string(at + 1));
+    return invalid_argument(std::string(field.value_or("")),
+                            "not valid JSON at byte " + std::to_string(at + 1));
   }
   Builder builder(limits);
   try {
     if (Source::sax_parse(text.begin(), text.end(), &builder)) return builder.take();
   } catch (const std::exception& error) {
-    return invalid_argument(std::string(field), std::string("not valid JSON: ") + error.what());
+    return invalid_argument(std::string(field.value_or("")),
+                            std::string("not valid JSON: ") + error.what());
   }
-  return invalid_argument(std::string(field), builder.error());
+  return invalid_argument(field ? std::string(*field) : builder.path(), builder.error());
+}
+
+}  // namespace
+
+Result<Value> parse(std::string_view text, std::string_view field, const Limits& limits) {
+  return parse_text(text, field, limits);
+}
+
+Result<Value> parse_with_paths(std::string_view text, const Limits& limits) {
+  return parse_text(text, std::nullopt, limits);
 }
 
 }  // namespace chorus::json

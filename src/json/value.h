@@ -80,5 +80,7 @@ struct Limits {
 // The one value that `text` holds. Errors: kInvalidArgument for `field` with the byte offset; also
 // for a repeated member name, a number out of range, and more than the limits.
 Result<Value> parse(std::string_view text, std::string_view field, const Limits& limits = {});
+// The same, with the member at which the text went wrong as field: "messages[3].content".
+Result<Value> parse_with_paths(std::string_view text, const Limits& limits = {});
 
 }  // namespace chorus::json

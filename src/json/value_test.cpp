@@ -96,5 +96,21 @@ TEST(Json, ReadsTypedValuesWithBounds) {
   EXPECT_EQ(value.find("f")->to_text("f").status().to_string(), "f: expected a string, found 1.5");
 }
 
+TEST(JsonParse, SaysAtWhichMemberItWentWrong) {
+  const auto field = [](std::string_view text) {
+    const auto value = parse_with_paths(text);
+    EXPECT_FALSE(value.ok()) << text;
+    return value.status().field();
+  };
+  EXPECT_EQ(field(R"({"a": 1, "seed": 1e999})"), "seed");
+  EXPECT_EQ(field(R"({"messages": [{}, {"role": "user", "content": "\ud800"}]})"),
+            "messages[1].content");
+  EXPECT_EQ(field("{\"stop\": [\"a\", \"\xff\"]}"), "stop[1]");
+  EXPECT_EQ(field(R"({"a": {"b": 1, "b": 2}})"), "a");
+  EXPECT_EQ(field(R"({"a": 1)"), "");
+  EXPECT_EQ(field("x"), "");
+  EXPECT_TRUE(parse_with_paths(R"({"a": [1, {"b": null}]})").ok());
+}
+
 }  // namespace
 }  // namespace chorus::json
