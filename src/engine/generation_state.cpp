@@ -183,6 +183,12 @@ uint64_t UpdateSignal::wait(uint64_t seen) const {
   return count_;
 }
 
+uint64_t UpdateSignal::wait_for(uint64_t seen, int64_t timeout_ns) const {
+  const MutexLock lock(mutex_);
+  if (count_ == seen) changed_.wait_for_ns(mutex_, timeout_ns);
+  return count_;
+}
+
 void UpdateSignal::notify() {
   const MutexLock lock(mutex_);
   ++count_;

@@ -62,6 +62,8 @@ class UpdateSignal {
   uint64_t count() const;
   // Returns the count once it differs from `seen`.
   uint64_t wait(uint64_t seen) const;
+  // The same, but it returns the count as it is when `timeout_ns` have passed, or sooner.
+  uint64_t wait_for(uint64_t seen, int64_t timeout_ns) const;
   // Called by the engine once a step; a caller may use it to wake the waiting thread.
   void notify();
 
