@@ -46,6 +46,8 @@ class Generation {
   bool finished() const;
   // kStop also for a stop text. Requires: finished().
   FinishReason finish_reason() const;
+  // Which of the stop texts ended it, if one did.
+  std::optional<size_t> stop_index() const;
   // Why, when the reason is kError, or kCancelled by a deadline.
   const Status& error() const;
   // Complete when finished.

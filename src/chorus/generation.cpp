@@ -31,14 +31,14 @@ struct Generation::State {
   std::string output;
   size_t text_before = 0;  // of output, at the last read
   size_t tokens_before = 0;
-  bool is_stopped_by_text = false;
+  std::optional<size_t> stop_index;  // of the stop text that ended it
   std::optional<FinishReason> finish_reason;
   Status error;
 };
 
 void Generation::State::take(Update& delivered) {
   for (const TokenScore& score : delivered.tokens) {
-    if (is_stopped_by_text) break;
+    if (stop_index) break;
     TokenScore kept = score;
     kept.likeliest_begin = static_cast<int32_t>(likeliest.size());
     const auto first = delivered.likeliest.begin() + score.likeliest_begin;
@@ -57,7 +57,7 @@ void Generation::State::take_text(TokenId token) {
   const auto shown = stops.feed(*piece);
   output += shown.text;
   if (!shown.match) return;
-  is_stopped_by_text = true;
+  stop_index = shown.match->stop_index;
   // The surplus is rewound by the engine. There is a token, so this cannot fail.
   CHORUS_CHECK(handle.finish_at(static_cast<int32_t>(tokens.size())).ok());
 }
@@ -65,15 +65,16 @@ void Generation::State::take_text(TokenId token) {
 void Generation::State::finish(FinishReason reason, Status status) {
   // After a stop text the engine may have cancelled, come to the deadline or run on; what it
   // reports as an error stays one.
-  if (is_stopped_by_text && reason != FinishReason::kError) {
+  if (stop_index && reason != FinishReason::kError) {
     reason = FinishReason::kStop;
     status = Status();
   }
-  if (detokenizer && !is_stopped_by_text) {
+  if (detokenizer && !stop_index) {
     const std::string rest = detokenizer->finish();
     const auto shown = rest.empty() ? text::StopMatcher::Output() : stops.feed(rest);
     output += shown.text;
     if (!shown.match) output += stops.finish();
+    if (shown.match) stop_index = shown.match->stop_index;
     if (shown.match && reason == FinishReason::kLength) reason = FinishReason::kStop;
   }
   finish_reason = reason;
@@ -140,6 +141,7 @@ FinishReason Generation::finish_reason() const {
   return *state_->finish_reason;
 }
 
+std::optional<size_t> Generation::stop_index() const { return state_->stop_index; }
 const Status& Generation::error() const { return state_->error; }
 GenerationMetrics Generation::metrics() const { return state_->handle.metrics(); }
 PromptScores Generation::take_prompt_scores() { return state_->handle.take_prompt_scores(); }

@@ -83,6 +83,7 @@ Result<std::shared_ptr<const TextModel>> TextModel::create(const Program& progra
   }
   std::shared_ptr<TextModel> model(new TextModel());
   CHORUS_ASSIGN_OR_RETURN(model->tokenizer_, text::Tokenizer::create(vocabulary_of(program)));
+  model->template_source_ = program.chat_template();
   if (!program.chat_template().empty()) {
     // A template that does not parse is reported when it is used: text without it works.
     auto chat_template = text::ChatTemplate::create(program.chat_template());
@@ -97,14 +98,28 @@ Result<std::shared_ptr<const TextModel>> TextModel::create(const Program& progra
   return std::shared_ptr<const TextModel>(std::move(model));
 }
 
-Result<std::string> TextModel::render_chat(std::span<const text::ChatMessage> messages) const {
-  if (template_ == nullptr) return template_status_;
+text::RenderOptions TextModel::render_options() const {
   text::RenderOptions options;
   options.bos_token = piece_or_nothing(*tokenizer_, tokenizer_->bos_id());
   options.eos_token = piece_or_nothing(*tokenizer_, tokenizer_->eos_id());
   options.unk_token = piece_or_nothing(*tokenizer_, tokenizer_->unknown_id());
   options.pad_token = piece_or_nothing(*tokenizer_, tokenizer_->padding_id());
-  return template_->render(messages, options);
+  return options;
+}
+
+Result<std::string> TextModel::render_chat(std::span<const text::ChatMessage> messages) const {
+  if (template_ == nullptr) return template_status_;
+  return template_->render(messages, render_options());
+}
+
+Result<std::string> TextModel::render_chat_json(std::string_view messages_json,
+                                                std::string_view variables_json,
+                                                bool add_generation_prompt) const {
+  if (template_ == nullptr) return template_status_;
+  text::RenderOptions options = render_options();
+  options.variables_json = variables_json;
+  options.add_generation_prompt = add_generation_prompt;
+  return template_->render_json(messages_json, options);
 }
 
 }  // namespace chorus

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "chorus/program.h"
@@ -24,12 +25,21 @@ class TextModel {
   // The model's template over these messages, ready for the assistant's turn. Errors:
   // kUnimplemented with field "chat_template" when the model has none; what the template refuses.
   Result<std::string> render_chat(std::span<const text::ChatMessage> messages) const;
+  // The same over messages with more than role and content, a JSON array, with what else the
+  // template is told, a JSON object or nothing; ready for the assistant's turn if asked for.
+  Result<std::string> render_chat_json(std::string_view messages_json,
+                                       std::string_view variables_json,
+                                       bool add_generation_prompt) const;
+  // The template's source; empty where the model has none.
+  const std::string& chat_template() const { return template_source_; }
 
  private:
   TextModel() = default;
+  text::RenderOptions render_options() const;
 
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ChatTemplate> template_;
+  std::string template_source_;
   Status template_status_;  // why there is no template_
 };
 

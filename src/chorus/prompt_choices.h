@@ -1,0 +1,103 @@
+// Several continuations of one prompt, which is computed once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "chorus/generation.h"
+#include "chorus/model.h"
+#include "engine/runner.h"
+
+namespace chorus {
+
+struct ChoicesPlan {
+  std::vector<TokenId> tokens;  // of the prompt; one at least
+  // Of the first choice. Choice i has sampling.choice + i, and no prompt scores. With
+  // max_new_tokens 0 the tokens are consumed and nothing is generated; then there is one choice.
+  GenerationOptions options;
+  std::vector<std::string> stops;
+  int32_t num_choices = 1;
+  SessionOptions session;              // where none is given
+  std::optional<int64_t> deadline_ns;  // by the clock; stands for options.deadline_ns
+};
+
+// The first choice computes the prompt; the others begin in copies of its session that end before
+// the prompt's last token, or in a session whose choice has ended. So the prompt is computed once,
+// also where one session must do for all choices. If the first choice ends before its first token,
+// the others end like it. Destroying it ends what runs. Thread: one at a time.
+class PromptChoices {
+ public:
+  struct Choice {
+    std::optional<Generation> generation;  // none if it never began
+    std::optional<FinishReason> finish;
+    Status error;
+    GenerationMetrics metrics;  // complete when finished
+
+    // Its tokens so far.
+    std::span<const TokenScore> tokens() const {
+      return generation ? generation->tokens() : std::span<const TokenScore>();
+    }
+  };
+
+  // `runner` and `clock` outlive it. `text` may be null: then there are tokens only.
+  PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
+                ChoicesPlan plan);
+  // The prompt follows what `session` holds. Requires: one choice.
+  PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
+                ChoicesPlan plan, Session session);
+
+  // Starts those choices that can, with up to `places` sessions more than it holds.
+  void start(size_t places);
+  bool has_begun() const { return num_started_ > 0; }
+  // Open sessions, a given one not counted.
+  size_t num_sessions() const;
+
+  // Takes what the engine delivered. True when something changed.
+  bool poll();
+  void cancel();
+  bool finished() const { return num_finished_ == choices_.size(); }
+
+  const ChoicesPlan& plan() const { return plan_; }
+  // All choices in order; some may not have started.
+  const std::vector<Choice>& choices() const { return choices_; }
+  // Of the prompt's tokens, once the first choice has a token or has ended.
+  const PromptScores& prompt_scores() const { return scores_; }
+  // The given session. Requires: finished().
+  Session take_session() { return std::move(given_); }
+
+ private:
+  struct Run {
+    Session session;
+    bool was_taken = false;  // since it has ended
+  };
+
+  GenerationOptions options_of(size_t choice) const;
+  Result<Session> session_for_next();
+  bool is_computed() const;
+  void start_choice(size_t index, Session session);
+  void end(size_t index, FinishReason reason, Status error);
+  bool poll_choice(size_t index);
+  void take_scores();
+  void take_finished();
+
+  Runner& runner_;
+  const Clock& clock_;
+  const std::shared_ptr<const TextModel> text_;  // owners: with the generations
+  const ChoicesPlan plan_;
+  const bool has_given_;
+  Position base_ = 0;  // tokens that the given session held
+  std::vector<Choice> choices_;
+  std::vector<Run> runs_;      // of choices_
+  std::vector<Session> idle_;  // of choices that have ended, while others have not started
+  Session given_;              // before the first choice starts, and when it has ended
+  PromptScores scores_;
+  bool has_scores_ = false;  // they are complete
+  size_t num_started_ = 0;   // choices_[0, num_started_)
+  size_t num_finished_ = 0;  // of those, whose session was taken back
+};
+
+}  // namespace chorus
