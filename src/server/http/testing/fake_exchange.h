@@ -38,6 +38,7 @@ class FakeExchange final : public Exchange {
     has_begun_ = true;
     is_stream_ = true;
     head_ = {status, std::move(headers), {}};
+    if (is_slow_) ++unsent_;  // the head is something to read, too
     changed_.notify_all();
   }
 
@@ -103,6 +104,11 @@ class FakeExchange final : public Exchange {
   void wait() const {
     const MutexLock lock(mutex_);
     while (!has_ended_) changed_.wait(mutex_);
+  }
+  // Waits until the answer has begun.
+  void wait_for_head() const {
+    const MutexLock lock(mutex_);
+    while (!has_begun_) changed_.wait(mutex_);
   }
   // Waits until so many writes were made, or the answer has ended.
   void wait_for_writes(size_t count) const {
