@@ -1,0 +1,73 @@
+// The thread that runs requests: it gives them sessions, waits for the engine, and writes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/thread.h"
+#include "engine/generation.h"
+#include "server/api/live_request.h"
+
+namespace chorus::api {
+
+struct DeliveryLimits {
+  size_t max_running = 1;   // requests that hold sessions
+  size_t max_sessions = 1;  // that all of them hold together
+};
+
+// Requests get their sessions by priority, the higher first, and else in the order in which they
+// came. Thread: any.
+class Delivery {
+ public:
+  // `signal` is the one that the plans' options carry. `on_tick` is called on the thread several
+  // times a second. kResourceExhausted (field threads).
+  static Result<std::unique_ptr<Delivery>> start(const LiveContext& context,
+                                                 const DeliveryLimits& limits,
+                                                 std::shared_ptr<UpdateSignal> signal,
+                                                 std::function<void()> on_tick);
+  ~Delivery() { stop(); }
+  Delivery(const Delivery&) = delete;
+  Delivery& operator=(const Delivery&) = delete;
+
+  void submit(AcceptedRequest request);
+
+  // Ends all requests with an error, and the thread. Idempotent.
+  void stop();
+
+  // The requests that run, as of the last look.
+  std::vector<json::Value> running() const;
+  // Places for requests that run.
+  size_t num_places() const { return limits_.max_running; }
+
+ private:
+  Delivery(const LiveContext& context, const DeliveryLimits& limits,
+           std::shared_ptr<UpdateSignal> signal, std::function<void()> on_tick)
+      : context_(context), limits_(limits), signal_(std::move(signal)), on_tick_(on_tick) {}
+
+  void run();
+  bool take_submitted();
+  void start_waiting();
+  void poll_all();
+  void tick();
+  void publish();
+
+  const LiveContext context_;
+  const DeliveryLimits limits_;
+  const std::shared_ptr<UpdateSignal> signal_;  // owners: with the generations and exchanges
+  const std::function<void()> on_tick_;
+
+  mutable Mutex mutex_;
+  std::vector<AcceptedRequest> submitted_ CHORUS_GUARDED_BY(mutex_);
+  bool is_stopping_ CHORUS_GUARDED_BY(mutex_) = false;
+  std::vector<json::Value> published_ CHORUS_GUARDED_BY(mutex_);
+
+  // Of the thread alone:
+  std::vector<std::unique_ptr<LiveRequest>> waiting_;  // in the order in which they begin
+  std::vector<std::unique_ptr<LiveRequest>> running_;
+
+  std::unique_ptr<Thread> thread_;  // last
+};
+
+}  // namespace chorus::api

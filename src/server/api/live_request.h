@@ -1,0 +1,117 @@
+// A request that generates, from the moment it is accepted to the end of its answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "chorus/prompt_choices.h"
+#include "server/api/admission.h"
+#include "server/api/answers.h"
+#include "server/api/choice_output.h"
+#include "server/api/errors.h"
+#include "server/http/exchange.h"
+
+namespace chorus::api {
+
+struct PlannedPrompt {
+  ChoicesPlan plan;
+  Echo echo;
+};
+
+// Read, checked and tokenised: what is left is to run it.
+struct AcceptedRequest {
+  std::shared_ptr<http::Exchange> exchange;
+  std::shared_ptr<Ticket> ticket;  // its place; let go with the request
+  AnswerHead head;
+  ChoiceFormat format;
+  std::vector<PlannedPrompt> prompts;  // one at least
+  int32_t num_choices = 1;             // of each prompt, to be answered with
+  bool stream = false;
+  bool include_usage = false;
+  int32_t priority = 0;
+  std::optional<int64_t> deadline_ns;  // by the clock
+
+  // A held session, in which the only prompt goes on. It is handed to `give_back`, once, when
+  // nothing runs in it any more; what that returns goes into the answer as "session".
+  Session session;
+  int64_t num_held = 0;  // tokens that it keeps
+  std::function<json::Value(PromptChoices&)> give_back;
+  bool answers_with_session = false;  // which is then the whole answer
+};
+
+// What all requests share; it outlives them.
+struct LiveContext {
+  Runner& runner;
+  const Clock& clock;
+  std::shared_ptr<const TextModel> text;
+  size_t max_unsent_bytes;
+  int64_t ping_interval_ns;
+  size_t max_sessions;  // of one request
+};
+
+// Thread: the delivery thread.
+class LiveRequest {
+ public:
+  LiveRequest(const LiveContext& context, AcceptedRequest accepted);
+  ~LiveRequest();
+
+  int32_t priority() const { return accepted_.priority; }
+  // Whether it holds a session of the engine, or did.
+  bool has_begun() const { return has_begun_; }
+  // Sessions that it holds, a client's not counted.
+  size_t num_sessions() const;
+  bool needs_place() const { return !accepted_.session.valid() && accepted_.give_back == nullptr; }
+
+  // Starts what can be started with up to `places` sessions more.
+  void start(size_t places);
+  // Takes what the engine delivered and writes what can be written. A client that has left ends
+  // everything, one that does not read lets its generations wait.
+  void poll();
+  // Looks at the time: for the deadline of a request that waits, and for pings.
+  void tick();
+  // Ends it with an error.
+  void fail(const ApiError& error);
+  // The answer has ended and nothing runs.
+  bool done() const { return phase_ == Phase::kDone; }
+
+  // As /slots shows it.
+  json::Value to_json() const;
+
+ private:
+  enum class Phase : uint8_t {
+    kLive,
+    kEnding,  // answered; the generation in a client's session still has to end
+    kDone,
+  };
+
+  void check_failure();
+  void begin_stream();
+  void write(std::string bytes);
+  void write_news();
+  void complete();
+  void respond_whole();
+  json::Array whole_choices();
+  std::vector<size_t> best_choices(const PromptChoices& prompt) const;
+  void end_stream();
+  void leave();
+  void let_go();
+  bool all_finished() const;
+  TokenCounts counts() const;
+  void add_log_fields(std::string_view finish);
+  int32_t index_of(size_t prompt, size_t choice) const;
+
+  const LiveContext& context_;
+  AcceptedRequest accepted_;
+  std::vector<std::unique_ptr<PromptChoices>> prompts_;
+  std::vector<std::vector<ChoiceOutput>> outputs_;  // of a stream: [prompt][choice]
+  Phase phase_ = Phase::kLive;
+  bool has_begun_ = false;
+  bool stream_has_begun_ = false;
+  int64_t last_write_ns_ = 0;
+};
+
+}  // namespace chorus::api

@@ -1,0 +1,46 @@
+// From what clients send to the tokens that the engine is given.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chorus/engine.h"
+#include "chorus/model.h"
+#include "server/api/requests.h"
+
+namespace chorus::api {
+
+// What requests are checked against. Thread: immutable.
+struct ModelFacts {
+  std::shared_ptr<const TextModel> text;  // null: the model has no tokenizer,
+  Status text_status;                     // and this says so
+  std::vector<TokenId> end_tokens;
+  int32_t vocabulary = 0;
+  int64_t longest = 0;        // tokens of one session
+  int64_t longest_bytes = 0;  // more than any text that has so few tokens
+};
+
+ModelFacts facts_of(Engine& engine);
+
+struct PromptTokens {
+  std::string text;  // as it was tokenised; of tokens what they say, or nothing without tokenizer
+  std::vector<TokenId> tokens;
+};
+
+// The chat as the model's template writes it. Errors: those of the template.
+Result<std::string> render(const ModelFacts& model, const ChatInput& chat);
+Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat);
+// `name`: of the prompt, for errors. Errors: kInvalidArgument for ids that the vocabulary lacks and
+// for a prompt without tokens, kUnimplemented (tokenizer).
+Result<PromptTokens> tokens_of(const ModelFacts& model, const PromptSource& prompt,
+                               bool add_special, const std::string& name);
+
+// The options of a generation behind `held` tokens of a session and `num_tokens` of a prompt.
+// max_tokens that were not given are `default_tokens`, or as many as there is room for where those
+// are more, or 0. kInvalidArgument (`name`, or max_tokens) where it does not fit.
+Result<GenerationOptions> options_of(const ModelFacts& model, const GenerationFields& fields,
+                                     int64_t held, size_t num_tokens, int32_t default_tokens,
+                                     const std::string& name);
+
+}  // namespace chorus::api
