@@ -326,7 +326,7 @@ class OnScriptedServer(OnEveryServer, PageCase):
 
     def begin_long(self):
         self.api.pieces = [f"{i} " for i in range(400)]
-        self.api.pace_s = 0.05
+        self.api.pace_s = 0.1
 
     def end_long(self):
         self.api.pieces = None
