@@ -20,9 +20,6 @@ constexpr const char* kProgramSummary =
     "Runs many conversations with one language model in one forward pass, each exactly as if it "
     "ran alone.";
 
-// Known to users of this kind of tool, and not part of this version: refused by name.
-const std::vector<std::string> kAbsentVerbs = {"serve"};
-
 Verbs all_verbs() {
   Verbs verbs;
   verbs.push_back(make_export());
@@ -31,6 +28,7 @@ Verbs all_verbs() {
   verbs.push_back(make_run());
   verbs.push_back(make_chat());
   verbs.push_back(make_perplexity());
+  verbs.push_back(make_serve());
   verbs.push_back(make_bench());
   return verbs;
 }
@@ -50,9 +48,6 @@ std::string program_help(const Verbs& verbs) {
 Status unknown_verb(const Verbs& verbs, const std::string& name) {
   if (name.empty()) {
     return invalid_argument("VERB", "expected a verb, found \"\" (chorus --help lists them)");
-  }
-  if (std::find(kAbsentVerbs.begin(), kAbsentVerbs.end(), name) != kAbsentVerbs.end()) {
-    return unimplemented(name, "not offered by this version");
   }
   std::vector<std::string> names;
   for (const auto& verb : verbs) names.push_back(verb->name());

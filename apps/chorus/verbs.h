@@ -51,6 +51,7 @@ std::unique_ptr<Verb> make_tokenize();
 std::unique_ptr<Verb> make_run();
 std::unique_ptr<Verb> make_perplexity();
 std::unique_ptr<Verb> make_chat();
+std::unique_ptr<Verb> make_serve();
 std::unique_ptr<Verb> make_bench();
 
 }  // namespace chorus::cli

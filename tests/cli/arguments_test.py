@@ -67,6 +67,33 @@ FLAGS = {
     + ENGINE
     + SAMPLING
     + ["--system"],
+    "serve": [flag for flag in COMMON if flag != "--json"]
+    + NUMERICS
+    + ENGINE
+    + [
+        "--host",
+        "--port",
+        "--unix-socket",
+        "--no-tcp",
+        "--served-model-name",
+        "--access-log",
+        "--vllm-metric-names",
+        "--drain-timeout",
+        "--stuck-after",
+        "--api-key",
+        "--api-key-file",
+        "--open-metrics",
+        "--cors",
+        "--share-prefixes",
+        "--queue",
+        "--max-running",
+        "--max-requests-per-key",
+        "--max-body",
+        "--max-connections",
+        "--max-held-sessions",
+        "--session-idle",
+        "--session-dir",
+    ],
     "perplexity": COMMON + NUMERICS + ENGINE + ["--window", "--windows", "--tokens", "--per-token"],
     "bench": COMMON
     + NUMERICS
@@ -82,8 +109,6 @@ FLAGS = {
         "--profile",
     ],
 }
-ABSENT_VERBS = ["serve"]
-
 COUNT_VALUES = ["0", "-1", "x", "1.5", "", "99999999999999999999", "5 "]
 BAD_NUMERICS = {"--activations": ["int4", "", "F32"], "--kv-type": ["q4", "f64", "", "f16"]}
 BAD_ENGINE = {
@@ -138,8 +163,6 @@ class HelpTest(CliTest):
         out = self.expect(0, "--help").out.decode()
         for verb in FLAGS:
             self.assertRegex(out, rf"(?m)^\s+{verb}\b")
-        for verb in ABSENT_VERBS:
-            self.assertNotRegex(out, rf"(?m)^\s+{verb}\b")
 
     def test_verb_help_names_every_flag(self):
         for verb, flags in FLAGS.items():
@@ -295,12 +318,6 @@ class RefusalTest(CliTest):
         done = self.expect(2, *self.words("run"), "--kv-layout", "ring")
         for kind in ("--kv-layout", "paged", "sequence", "ring"):
             self.assertIn(kind, done.err)
-
-    def test_absent_verbs(self):
-        for verb in ABSENT_VERBS:
-            done = self.expect(2, verb, TIED)
-            self.assertTrue(named(verb, done.err), str(done))
-            self.assert_error_line(self.expect(2, verb, TIED, "--json"), verb)
 
     def test_forced_instruction_set(self):
         for value in ["avx2", "neon", "nonsense", "", "GENERIC"]:

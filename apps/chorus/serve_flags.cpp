@@ -1,0 +1,193 @@
+#include "serve_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+
+#include "arguments.h"
+#include "json/value.h"
+#include "prompts.h"
+
+namespace chorus::cli {
+
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr double kMostSeconds = 1e6;
+constexpr int64_t kMostCount = 1 << 20;
+
+// Parses `text` when it was given.
+template <typename Integer>
+Status read_count(const char* flag, const std::string& text, int64_t low, Integer& value) {
+  if (text.empty()) return Status();
+  CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count(flag, text, low, kMostCount));
+  value = static_cast<Integer>(count);
+  return Status();
+}
+
+Status read_seconds(const char* flag, const std::string& text, double low, int64_t& ns) {
+  if (text.empty()) return Status();
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, seconds);
+  const bool is_number = read.ec == std::errc() && read.ptr == end;
+  if (!is_number || !(seconds >= low && seconds <= kMostSeconds))
+    return invalid_argument(
+        flag, "expected seconds of at least " + json::Value(low).dump() + ", found " + text);
+  ns = static_cast<int64_t>(seconds * static_cast<double>(kNsPerSecond));
+  return Status();
+}
+
+bool is_key(const std::string& key) {
+  return !key.empty() &&
+         std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
+}
+
+}  // namespace
+
+void ServeFlags::declare(CommandLine& line) {
+  line.group("Server");
+  line.flag("--host", host_, "ADDRESS",
+            "where to listen (default: 127.0.0.1, this machine alone; 0.0.0.0: everywhere)");
+  line.flag("--port", port_, "N", "0: one that is free, which is told (default: 8080)");
+  line.flag("--unix-socket", unix_socket_, "PATH", "listen at a Unix socket, too");
+  line.flag("--no-tcp", no_tcp_, "at the Unix socket alone");
+  line.flag("--served-model-name", model_names_, "NAME",
+            "what clients call the model; repeatable (default: its file's name)");
+  line.flag("--access-log", access_log_, "FILE",
+            "a line of JSON for each request, without prompts; - is stdout");
+  line.flag("--vllm-metric-names", vllm_metric_names_,
+            "metrics that vLLM has are called vllm:..., as its dashboards expect");
+  line.flag("--drain-timeout", drain_timeout_, "S",
+            "seconds that requests have to end after SIGTERM (default: 30)");
+  line.flag("--stuck-after", stuck_after_, "S",
+            "seconds of one step after which /health fails (default: 60)");
+
+  line.group("Access");
+  line.flag("--api-key", api_keys_, "KEY",
+            "let in whoever knows a key; repeatable (also: CHORUS_API_KEY)");
+  line.flag("--api-key-file", api_key_file_, "FILE", "keys, a line each: KEY, or NAME KEY");
+  line.flag("--open-metrics", open_metrics_, "GET /metrics needs no key");
+  line.flag("--cors", cors_origins_, "ORIGIN",
+            "let pages of this origin in, such as https://example.org, or *; repeatable");
+  line.flag("--share-prefixes", share_prefixes_,
+            "users of different keys share the KV of equal prefixes (cached_tokens then tells)");
+
+  line.group("Limits");
+  line.flag("--queue", queue_, "N", "requests that wait; more are told 429 (default: 256)");
+  line.flag("--max-running", max_running_, "N", "requests that hold sessions at once");
+  line.flag("--max-requests-per-key", max_per_key_, "N", "of one key at once (default: any)");
+  line.flag("--max-body", max_body_, "SIZE", "of a request (default: 64MiB)");
+  line.flag("--max-connections", max_connections_, "N", "at once (default: 1024)");
+  line.flag("--max-held-sessions", max_held_, "N",
+            "sessions that clients hold (default: a quarter of --max-sessions)");
+  line.flag("--session-idle", session_idle_, "S",
+            "seconds without use after which a held session is closed (default: 1800)");
+  line.flag("--session-dir", session_dir_, "FOLDER",
+            "where sessions may be saved (default: saving is refused)");
+}
+
+Status ServeFlags::parse_server(http::ServerOptions& options) const {
+  constexpr int64_t kMostPort = 65535;
+  options.port = 8080;
+  if (!host_.empty()) options.host = host_;
+  if (!port_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t port, parse_count("--port", port_, 0, kMostPort));
+    options.port = static_cast<uint16_t>(port);
+  }
+  options.unix_socket = unix_socket_;
+  if (no_tcp_) {
+    if (unix_socket_.empty())
+      return invalid_argument("--no-tcp", "expected --unix-socket beside it");
+    if (!host_.empty() || !port_.empty())
+      return invalid_argument("--no-tcp", "expected neither --host nor --port beside it");
+    options.host.clear();
+  }
+  if (!max_body_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t size, parse_size("--max-body", max_body_));
+    options.reader.max_body_bytes = static_cast<uint64_t>(size);
+  }
+  return read_count("--max-connections", max_connections_, 1, options.max_connections);
+}
+
+Status ServeFlags::parse_limits(api::ServiceOptions& options) const {
+  CHORUS_RETURN_IF_ERROR(read_count("--queue", queue_, 0, options.max_queued));
+  CHORUS_RETURN_IF_ERROR(read_count("--max-running", max_running_, 1, options.max_running));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--max-requests-per-key", max_per_key_, 1, options.max_requests_per_key));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--max-held-sessions", max_held_, 0, options.max_held_sessions));
+  CHORUS_RETURN_IF_ERROR(read_seconds("--session-idle", session_idle_, 1, options.session_idle_ns));
+  return read_seconds("--stuck-after", stuck_after_, 0.1, options.stuck_after_ns);
+}
+
+Result<ServeSettings> ServeFlags::parse(const std::string& model,
+                                        const char* environment_key) const {
+  ServeSettings settings;
+  CHORUS_RETURN_IF_ERROR(parse_server(settings.server));
+  CHORUS_RETURN_IF_ERROR(parse_limits(settings.service));
+  CHORUS_RETURN_IF_ERROR(
+      read_seconds("--drain-timeout", drain_timeout_, 0, settings.drain_timeout_ns));
+  settings.access_log = access_log_;
+  settings.vllm_metric_names = vllm_metric_names_;
+
+  api::ServiceOptions& service = settings.service;
+  service.models = model_names_;
+  if (service.models.empty()) service.models.push_back(default_model_name(model));
+  for (const std::string& name : service.models) {
+    if (name.empty()) return invalid_argument("--served-model-name", "expected a name");
+  }
+  for (size_t i = 0; i < api_keys_.size(); ++i) {
+    if (!is_key(api_keys_[i]))
+      return invalid_argument("--api-key", "expected printable ASCII without spaces");
+    service.keys.push_back({"key " + std::to_string(i + 1), api_keys_[i]});
+  }
+  if (!api_key_file_.empty()) {
+    const auto text = read_input(api_key_file_);
+    if (!text.ok()) return at_flag("--api-key-file", text.status());
+    CHORUS_ASSIGN_OR_RETURN(const auto keys, parse_key_file(*text));
+    service.keys.insert(service.keys.end(), keys.begin(), keys.end());
+  }
+  if (service.keys.empty() && environment_key != nullptr) {
+    if (!is_key(environment_key))
+      return invalid_argument("CHORUS_API_KEY", "expected printable ASCII without spaces");
+    service.keys.push_back({"key 1", environment_key});
+  }
+  service.metrics_need_key = !open_metrics_;
+  service.cors_origins = cors_origins_;
+  service.share_prefixes = share_prefixes_;
+  service.session_directory = session_dir_;
+  return settings;
+}
+
+Result<std::vector<api::ApiKey>> parse_key_file(const std::string& text) {
+  std::vector<api::ApiKey> keys;
+  std::istringstream lines(text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line);
+    std::vector<std::string> found;
+    for (std::string word; words >> word;) found.push_back(word);
+    if (found.empty() || found[0].starts_with("#")) continue;
+    const std::string place = "line " + std::to_string(number);
+    if (found.size() > 2 || !is_key(found.back()))
+      return invalid_argument("--api-key-file",
+                              "expected KEY or NAME KEY of printable ASCII in " + place);
+    keys.push_back({found.size() == 2 ? found[0] : place, found.back()});
+  }
+  if (keys.empty()) return invalid_argument("--api-key-file", "expected a key, found none");
+  return keys;
+}
+
+std::string default_model_name(const std::string& path) {
+  std::filesystem::path name(path);
+  if (!name.has_filename()) name = name.parent_path();  // "folder/"
+  const std::string ending = name.extension().string();
+  const bool is_file = ending == ".gguf" || ending == ".chorus";
+  const std::string text = is_file ? name.stem().string() : name.filename().string();
+  return text.empty() || text == "." || text == ".." ? "model" : text;
+}
+
+}  // namespace chorus::cli
