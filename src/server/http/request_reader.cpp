@@ -191,6 +191,10 @@ size_t RequestReader::feed(std::string_view bytes) {
     if (rest.empty() || rest == "\r") return consumed;
     has_begun_ = true;
   }
+  // The last chunk is looked at again with each byte that comes, and Beast asserts that it then has
+  // its shortest length, which a client decides. No chunked body ends with fewer bytes left.
+  constexpr size_t kShortestLastChunk = std::string_view("0\r\n\r\n").size();
+  if (state() == State::kBody && parser_->chunked() && bytes.size() < kShortestLastChunk) return 0;
   return consumed + parser_->read(bytes.substr(consumed));
 }
 

@@ -102,6 +102,25 @@ TEST(RequestReader, ReadsChunkedBodiesAndDropsWhatComesBehind) {
   }
 }
 
+// However the last chunk comes: behind the header, alone, or byte by byte.
+TEST(RequestReader, TheLastChunkMayComeInAnyPieces) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string body : {"0\r\n\r\n", "000;a=b\r\n\r\n", "0\r\nA: b\r\n\r\n",
+                                 "1\r\nx\r\n0\r\n\r\n", "1\r\nx\r\n0\r\nA: b\r\n\r\n"}) {
+    const std::string bytes = head + body + "GET";
+    for (size_t first = 1; first < bytes.size(); ++first) {
+      for (const size_t piece : {1, 2, 3, 4, 5, 100}) {
+        bool is_first = true;
+        const Outcome outcome =
+            read_in_pieces(bytes, [&] { return std::exchange(is_first, false) ? first : piece; });
+        ASSERT_EQ(outcome.state, State::kDone) << body << " " << first << " " << piece;
+        EXPECT_EQ(outcome.consumed, bytes.size() - 3);
+        EXPECT_EQ(outcome.read.request.body, body[0] == '1' ? "x" : "");
+      }
+    }
+  }
+}
+
 TEST(RequestReader, TakesTargetsAsProxiesWriteThem) {
   const auto target = [](const std::string& written) {
     const Outcome outcome = read_whole("GET " + written + " HTTP/1.1\r\nHost: h\r\n\r\n");
