@@ -401,7 +401,7 @@ class Scripted(PageCase):
     def test_numbers_of_the_live_view(self):
         page = self.start()
         self.api.counters.update(prefix_cache_queries_total=200, prefix_cache_hits_total=50)
-        page.wait("document.getElementById('numbers').innerText.includes('25.0 %')", 20)
+        page.wait("document.getElementById('numbers').innerText.includes('25 %')", 20)
         page.wait("document.getElementById('kv-text').innerText.includes('40 kept')")
         rates = page.evaluate("""loadOf(
           parseMetrics('vllm:generation_tokens_total{a="b}\\\\""} 30\\nchorus_computed_tokens_total 50\\n'),

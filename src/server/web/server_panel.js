@@ -26,7 +26,7 @@ function showLoad(load) {
   });
   const facts = [["Running", number(load.running)], ["Waiting", number(load.waiting)],
     ["Sessions", number(load.sessions)],
-    ["Prefix hits", load.queried > 0 ? number(load.hits / load.queried * 100, 1) + " %" : "–"],
+    ["Prefix hits", load.queried > 0 ? number(load.hits / load.queried * 100) + " %" : "–"],
     ["Preempted", number(load.preemptions)], ["Evicted", number(load.evictions)]];
   $("numbers").replaceChildren(...facts.map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value))));
