@@ -66,6 +66,12 @@ class Driver {
         SamplingParams params;
         params.temperature = static_cast<float>(bytes.number()) / 8;
         params.num_likeliest = bytes.number();
+        const int32_t which = bytes.number();
+        if ((which & 1) != 0) params.repetition_penalty = 1.5f;
+        if ((which & 2) != 0) params.logit_bias = {{bytes.number(), 1.0f}};
+        if ((which & 4) != 0) params.bad_sequences = {{bytes.number(), bytes.number()}};
+        if ((which & 8) != 0) params.first_position = bytes.number();
+        if ((which & 16) != 0) params.allowed_tokens = {bytes.number(), 1};
         (void)executor_->set_sampling(session(bytes), params);
         break;
       }

@@ -53,6 +53,13 @@ TEST(Allocation, AWarmStepMakesNone) {
     input.produce_output = true;
     SamplingParams params;
     params.num_likeliest = 2;
+    if (i % 2 == 0) {
+      params.repetition_penalty = 1.2f;
+      params.presence_penalty = 0.5f;
+      params.bad_sequences = {{i, i}, {5}};
+      params.logit_bias = {{7, 1.0f}};
+      params.max_tokens = 100;
+    }
     ASSERT_TRUE(executor->set_sampling(input.session, params).ok());
     batch.push_back(input);
   }

@@ -102,7 +102,9 @@ Status SessionTable::set_sampling(SessionId session, const SamplingParams& param
   const int32_t slot = find(session);
   if (slot < 0) return unknown_session(session);
   CHORUS_RETURN_IF_ERROR(check_sampling(params, options_.vocabulary));
-  at(slot).policy = params;
+  SamplingParams bounded = params;
+  bounded.max_tokens = std::min(params.max_tokens, options_.kv.max_sequence_tokens);
+  at(slot).policy.emplace(std::move(bounded), options_.vocabulary);
   at(slot).is_starting = true;
   return {};
 }
@@ -131,7 +133,9 @@ Result<Position> SessionTable::attach_prefix(SessionId session, std::span<const 
   books_->close(state.sequence);
   state.sequence = attached;
   state.is_indexed = true;
-  return books_->length(attached);
+  const Position length = books_->length(attached);
+  if (state.policy) state.policy->take(0, tokens.first(static_cast<size_t>(length)));
+  return length;
 }
 
 Status SessionTable::truncate(SessionId session, Position length) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "batching/sampling_state.h"
 #include "exec/executor.h"
 #include "exec/module.h"
 #include "exec/types.h"
@@ -71,7 +72,8 @@ struct PackedStep {
 // A batch may hold several inputs of one session, not necessarily adjacent; they are consecutive
 // slices in order, and only the last may ask for output. They succeed or fail together: an input
 // that does not check out fails all of its session, and nothing else; a session that failed stands
-// where it stood. Nothing about any session changes before finish.
+// where it stood. Nothing about any session changes before finish, but what its policy was told of
+// tokens, which is told anew by the next input.
 // Thread: engine. Once warm, pack and finish allocate nothing unless an input fails.
 // Source: ExecuTorch extension/llm/batching/util/session_table, for the table of refusals.
 class SessionTable {
@@ -123,7 +125,7 @@ class SessionTable {
     SessionOptions options;
     std::string key;  // of its prefixes
     bool is_indexed = false;
-    std::optional<SamplingParams> policy;
+    std::optional<SamplingState> policy;
     bool is_starting = false;   // its next output is the first under this policy
     uint64_t packed_epoch = 0;  // the pack that packed_index belongs to
     int32_t packed_index = 0;   // into PackedStep::sessions
@@ -149,11 +151,11 @@ class SessionTable {
   void fill_masks(PackedStep& packed);
   void fail_siblings(PackedStep& packed) const;
   Status plan_blocks(PackedStep& packed) const;
-  void lay_out(std::span<const BatchInput> batch, PackedStep& packed) const;
+  void lay_out(std::span<const BatchInput> batch, PackedStep& packed);
   void lay_out_rows(std::span<const BatchInput> batch, const PackedStep::Session& session,
-                    PackedStep& packed) const;
+                    PackedStep& packed);
   void add_specs(const BatchInput& input, const PackedStep::Session& session,
-                 PackedStep::Input& packed_input, PackedStep& packed) const;
+                 PackedStep::Input& packed_input, PackedStep& packed);
   void fail_not_finite(PackedStep& packed) const;
   void accept_sampled(PackedStep& packed);
   void commit(PackedStep& packed);

@@ -74,6 +74,12 @@ void SessionTable::add_input(const BatchInput& input, int32_t index, PackedStep&
   entry.count += input.size;
   entry.has_output = input.produce_output;
   packed_input.samples = input.produce_output;
+  if (session.policy) {
+    session.policy->take(input.start(), std::span(*input.tokens)
+                                            .subspan(static_cast<size_t>(input.offset),
+                                                     static_cast<size_t>(input.size)));
+    session.policy->cut(input.end());
+  }
   const ScoredRange scored = scored_range(input);
   packed_input.num_scored = scored.count();
   if (scored.count() > 0) packed_input.first_scored = static_cast<Position>(scored.first);
@@ -126,6 +132,15 @@ Status SessionTable::check_start(const BatchInput& input, const PackedStep::Sess
                                  const Session& session) const {
   if (earlier == nullptr) {
     const Position length = books_->length(session.sequence);
+    if (session.policy && session.policy->params().remembers() &&
+        input.start() > session.policy->known_end()) {
+      return invalid_argument(
+          "position",
+          expected_found("a slice that starts at or before " +
+                             std::to_string(session.policy->known_end()) +
+                             ", where the tokens end that the sampling policy was told of",
+                         input.start()));
+    }
     if (input.start() >= 0 && input.start() <= length) {
       return check_rewind(session, input.start(), "position");
     }
@@ -160,8 +175,10 @@ Status SessionTable::check_tokens(const BatchInput& input) const {
 }
 
 void SessionTable::fill_masks(PackedStep& packed) {
+  const auto end = [](const PackedStep::Session& entry) { return entry.start + entry.count; };
   const auto constrained = [&](const PackedStep::Session& entry) {
-    return entry.failed_input < 0 && entry.has_output && at(entry.slot).policy->constraint;
+    return entry.failed_input < 0 && entry.has_output &&
+           at(entry.slot).policy->needs_mask(end(entry));
   };
   const auto words = static_cast<size_t>(mask_words(options_.vocabulary));
   const auto num_masks = std::count_if(packed.sessions.begin(), packed.sessions.end(), constrained);
@@ -172,7 +189,7 @@ void SessionTable::fill_masks(PackedStep& packed) {
     entry.mask = next_mask++;
     const auto mask =
         std::span(packed.masks).subspan(static_cast<size_t>(entry.mask) * words, words);
-    Status status = fill_allowed(*at(entry.slot).policy->constraint, options_.vocabulary, mask);
+    Status status = at(entry.slot).policy->fill_mask(end(entry), mask);
     if (!status.ok()) fail(entry, entry.last_input, std::move(status), packed);
   }
 }
@@ -206,7 +223,7 @@ Status SessionTable::plan_blocks(PackedStep& packed) const {
                     std::to_string(shortage.needed_blocks - shortage.free_blocks) + " are missing");
 }
 
-void SessionTable::lay_out(std::span<const BatchInput> batch, PackedStep& packed) const {
+void SessionTable::lay_out(std::span<const BatchInput> batch, PackedStep& packed) {
   Step& step = packed.step;
   step.num_groups = books_->num_groups();
   step.sequences.clear();
@@ -233,7 +250,7 @@ void SessionTable::lay_out(std::span<const BatchInput> batch, PackedStep& packed
 }
 
 void SessionTable::lay_out_rows(std::span<const BatchInput> batch,
-                                const PackedStep::Session& session, PackedStep& packed) const {
+                                const PackedStep::Session& session, PackedStep& packed) {
   Step& step = packed.step;
   const int32_t sequence = session.sequence;
   step.sequences.push_back({step.num_rows(), session.count, session.start});
@@ -258,9 +275,9 @@ void SessionTable::lay_out_rows(std::span<const BatchInput> batch,
 
 // The input's rows begin at step.num_rows().
 void SessionTable::add_specs(const BatchInput& input, const PackedStep::Session& session,
-                             PackedStep::Input& packed_input, PackedStep& packed) const {
+                             PackedStep::Input& packed_input, PackedStep& packed) {
   const int32_t first_row = packed.step.num_rows();
-  const std::optional<SamplingParams>& policy = at(session.slot).policy;
+  std::optional<SamplingState>& policy = at(session.slot).policy;
   const auto want = [&](const RowSpec& spec) {
     if (packed.wanted.empty() || packed.wanted.back() != spec.row)
       packed.wanted.push_back(spec.row);
@@ -271,7 +288,7 @@ void SessionTable::add_specs(const BatchInput& input, const PackedStep::Session&
     const Position position = packed_input.first_scored + i;
     const TokenId token = (*input.tokens)[static_cast<size_t>(position - input.position)];
     want(scored_row(first_row + (position - 1 - input.start()), token,
-                    policy ? policy->num_likeliest : 0));
+                    policy ? policy->params().num_likeliest : 0));
   }
   if (!packed_input.samples) return;
   std::span<const uint32_t> mask;
@@ -279,7 +296,9 @@ void SessionTable::add_specs(const BatchInput& input, const PackedStep::Session&
     const auto words = static_cast<size_t>(mask_words(options_.vocabulary));
     mask = std::span(packed.masks).subspan(static_cast<size_t>(session.mask) * words, words);
   }
-  want(sampled_row(*policy, first_row + input.size - 1, input.end(), mask));
+  RowSpec spec = sampled_row(policy->params(), first_row + input.size - 1, input.end(), mask);
+  spec.adjustments = policy->adjustments();
+  want(spec);
 }
 
 void SessionTable::finish(PackedStep& packed, BatchOutput& output) {
@@ -341,10 +360,12 @@ void SessionTable::fail_not_finite(PackedStep& packed) const {
 
 void SessionTable::accept_sampled(PackedStep& packed) {
   for (PackedStep::Session& entry : packed.sessions) {
-    if (entry.failed_input >= 0 || entry.mask < 0) continue;
+    if (entry.failed_input >= 0 || !entry.has_output) continue;
+    const auto& constraint = at(entry.slot).policy->params().constraint;
+    if (constraint == nullptr) continue;
     const PackedStep::Input& input = packed.inputs[static_cast<size_t>(entry.last_input)];
     const auto spec = static_cast<size_t>(input.first_spec + input.num_scored);
-    Status status = at(entry.slot).policy->constraint->accept(packed.results[spec].token.id);
+    Status status = constraint->accept(packed.results[spec].token.id);
     if (!status.ok()) fail(entry, entry.last_input, std::move(status), packed);
   }
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "batching/sampling_policy.h"
+#include "batching/sampling_state.h"
 #include "batching/select_rows.h"
 
 namespace chorus {
@@ -127,11 +128,12 @@ TEST(SamplingPolicy, BitsPastTheVocabularyAllowNothing) {
   EXPECT_EQ(mask_words(32), 1);
   EXPECT_EQ(mask_words(33), 2);
   std::vector<uint32_t> mask(2, 0);
-  FixedMask beyond(~1u);  // ids 33 to 63 of a vocabulary of 33
-  EXPECT_EQ(fill_allowed(beyond, 33, mask).field(), "constraint");
-  FixedMask all(~0u);
+  SamplingParams params;
+  params.constraint = std::make_shared<FixedMask>(~1u);  // ids 33 to 63 of a vocabulary of 33
+  EXPECT_EQ(SamplingState(params, 33).fill_mask(0, mask).field(), "constraint");
+  params.constraint = std::make_shared<FixedMask>(~0u);
   mask.assign(2, 0);
-  EXPECT_TRUE(fill_allowed(all, 33, mask).ok());
+  EXPECT_TRUE(SamplingState(params, 33).fill_mask(0, mask).ok());
   EXPECT_EQ(mask, (std::vector<uint32_t>{0, 1}));
 }
 

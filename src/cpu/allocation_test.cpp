@@ -57,8 +57,11 @@ void expect_no_allocation(bool profile) {
     spec.sample = spec.logprobs = true;
     spec.temperature = row % 2 == 0 ? 0.7f : 0.0f;
     spec.num_likeliest = 3;
+    if (row % 4 == 0) spec.typical_p = 0.5f;
     specs.push_back(spec);
   }
+  std::vector<TokenAdjustment> list{{.id = 1, .bias = 2.0f}, {.id = 3, .count = 2}};
+  specs[2].adjustments = list;
   std::vector<uint8_t> not_finite(kRows);
   std::vector<RowResult> results(kRows);
   std::vector<TokenLogprob> likeliest;

@@ -108,8 +108,8 @@ void Interpreter::make_tiles(int32_t body_rows) {
   }
 }
 
-const float* Interpreter::logits(int32_t i) const {
-  const auto* arena = reinterpret_cast<const float*>(tail_arena_.bytes().data());
+float* Interpreter::logits(int32_t i) {
+  auto* arena = reinterpret_cast<float*>(tail_arena_.bytes().data());
   return arena + plan_.logits.offset + int64_t{i} * plan_.logits.stride;
 }
 

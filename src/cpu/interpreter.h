@@ -43,8 +43,8 @@ class Interpreter {
   // thread of the pool calls it with the same rows. Behind it stands a barrier.
   void run_tail(std::span<const int32_t> kept_rows, int thread);
 
-  // Row i of the last run_tail; valid until the next.
-  const float* logits(int32_t i) const;
+  // Row i of the last run_tail; valid until the next. The caller may change it.
+  float* logits(int32_t i);
   int32_t vocabulary() const { return plan_.logits.width; }
 
  private:

@@ -123,7 +123,9 @@ CpuModule::CpuModule(std::shared_ptr<const Program> program, const CpuOptions& o
       interpreter_(*program_, std::move(plan), kernels_, kv_, *pool_,
                    profile_ ? &*profile_ : nullptr, rows_of_a_slice(*program_, options),
                    options.max_step_tokens),
-      kept_index_(static_cast<size_t>(options.max_step_tokens), -1) {}
+      kept_index_(static_cast<size_t>(options.max_step_tokens), -1),
+      typical_(static_cast<size_t>(pool_->num_threads()) *
+               ((static_cast<size_t>(info_.vocabulary) + 31) / 32)) {}
 
 Status CpuModule::begin(const Step& step) {
   const auto rows = static_cast<size_t>(step.num_rows());
@@ -260,6 +262,18 @@ Status CpuModule::check_spec(const RowSpec& spec) const {
     return invalid_argument("specs.min_p",
                             "expected a number from 0 to 1, found " + std::to_string(spec.min_p));
   }
+  if (!(spec.typical_p > 0.0f && spec.typical_p <= 1.0f)) {
+    return invalid_argument("specs.typical_p", "expected a number above 0 and at most 1, found " +
+                                                   std::to_string(spec.typical_p));
+  }
+  TokenId previous = -1;
+  for (const TokenAdjustment& each : spec.adjustments) {
+    if (each.id <= previous || each.id >= info_.vocabulary) {
+      return invalid_argument("specs.adjustments",
+                              expected("ascending ids of the vocabulary", each.id));
+    }
+    previous = each.id;
+  }
   if (spec.given >= info_.vocabulary) {
     return invalid_argument("specs.given", expected("an id of the vocabulary", spec.given));
   }
@@ -295,9 +309,12 @@ Status CpuModule::reduce_rows(std::span<const RowSpec> specs, std::span<RowResul
       const int64_t start_ns = thread == 0 ? clock_.now_ns() : 0;
       interpreter_.run_tail(std::span(rows).first(num_rows), thread);
       if (thread == 0) graph_ns_ += clock_.now_ns() - start_ns;
-      const Range mine = share_of(static_cast<int64_t>(count), pool_->num_threads(), thread);
-      for (auto i = static_cast<size_t>(mine.begin); i < static_cast<size_t>(mine.end); ++i) {
-        reduce(specs[first + i], interpreter_.logits(row_of[i]), results[first + i], likeliest_[i]);
+      // By rows, since a choice may change its row for a while.
+      const Range mine = share_of(static_cast<int64_t>(num_rows), pool_->num_threads(), thread);
+      for (size_t i = 0; i < count; ++i) {
+        if (row_of[i] < mine.begin || row_of[i] >= mine.end) continue;
+        reduce(specs[first + i], interpreter_.logits(row_of[i]), thread, results[first + i],
+               likeliest_[i]);
       }
     });
     if (profile_) profile_->add_reduction();
@@ -319,7 +336,18 @@ ModuleUsage CpuModule::usage() const {
   return usage;
 }
 
-TokenId CpuModule::choose(const RowSpec& spec, const float* logits) const {
+// The row is afterwards as it was.
+TokenId CpuModule::choose(const RowSpec& spec, float* logits, int thread) {
+  for (TokenAdjustment& each : spec.adjustments) {
+    each.logit = logits[each.id];
+    logits[each.id] = adjusted_logit(each.logit, each, spec);
+  }
+  const TokenId chosen = choose_adjusted(spec, logits, thread);
+  for (const TokenAdjustment& each : spec.adjustments) logits[each.id] = each.logit;
+  return chosen;
+}
+
+TokenId CpuModule::choose_adjusted(const RowSpec& spec, const float* logits, int thread) {
   const LogitsArgs allowed{logits, info_.vocabulary,
                            spec.mask.empty() ? nullptr : spec.mask.data()};
   const LogitsMax best = kernels_.logits_max(allowed);
@@ -328,12 +356,14 @@ TokenId CpuModule::choose(const RowSpec& spec, const float* logits) const {
     return best.index;
   }
   const uint64_t bits = random_bits(spec.seed, spec.choice, static_cast<uint64_t>(spec.position));
+  const size_t words = typical_.size() / static_cast<size_t>(pool_->num_threads());
   return kernels_.draw({allowed, best.max, inverse, bits, spec.top_k, share_of_top_p(spec.top_p),
-                        weight_of_min_p(spec.min_p)});
+                        weight_of_min_p(spec.min_p), share_of_top_p(spec.typical_p),
+                        typical_.data() + words * static_cast<size_t>(thread)});
 }
 
-void CpuModule::reduce(const RowSpec& spec, const float* logits, RowResult& result,
-                       Likeliest& likeliest) const {
+void CpuModule::reduce(const RowSpec& spec, float* logits, int thread, RowResult& result,
+                       Likeliest& likeliest) {
   const LogitsArgs all{logits, info_.vocabulary, nullptr};
   const LogitsMax best = kernels_.logits_max(all);
   if (!spec.raw.empty()) std::memcpy(spec.raw.data(), logits, spec.raw.size_bytes());
@@ -342,7 +372,7 @@ void CpuModule::reduce(const RowSpec& spec, const float* logits, RowResult& resu
   result.finite = !best.nan;
   result.token.logprob = std::nanf("");
   if (best.nan) return;
-  result.token.id = spec.given >= 0 ? spec.given : spec.sample ? choose(spec, logits) : -1;
+  result.token.id = spec.given >= 0 ? spec.given : spec.sample ? choose(spec, logits, thread) : -1;
   const bool score = result.token.id >= 0 && (spec.given >= 0 || spec.logprobs);
   if (!score && spec.num_likeliest == 0) return;
   // Over the unfiltered distribution at temperature 1.

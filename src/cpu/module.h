@@ -91,9 +91,10 @@ class CpuModule final : public Module {
   Status check_tables(const Step& step) const;
   Status check_shared(const Step& step) const;
   Status check_spec(const RowSpec& spec) const;
-  void reduce(const RowSpec& spec, const float* logits, RowResult& result,
-              Likeliest& likeliest) const;
-  TokenId choose(const RowSpec& spec, const float* logits) const;
+  void reduce(const RowSpec& spec, float* logits, int thread, RowResult& result,
+              Likeliest& likeliest);
+  TokenId choose(const RowSpec& spec, float* logits, int thread);
+  TokenId choose_adjusted(const RowSpec& spec, const float* logits, int thread);
 
   const std::shared_ptr<const Program> program_;
   const CpuOptions options_;
@@ -110,6 +111,7 @@ class CpuModule final : public Module {
   int32_t num_kept_ = 0;
   std::vector<int32_t> kept_index_;  // [max_step_tokens]: of a row of the step, or -1
   std::array<Likeliest, Interpreter::kTailRows> likeliest_;
+  std::vector<uint32_t> typical_;  // [threads, words of a mask]: of typical tokens
 };
 
 }  // namespace chorus::cpu

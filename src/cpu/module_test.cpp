@@ -554,6 +554,7 @@ TEST_F(Reduce, ChoosesAsThePlainImplementation) {
     spec.top_k = i % 2 == 0 ? static_cast<int32_t>(i % 30) : 0;
     spec.top_p = i % 3 == 0 ? 0.7f : 1.0f;
     spec.min_p = i % 4 == 0 ? 0.1f : 0.0f;
+    spec.typical_p = i % 6 == 0 ? 0.5f : 1.0f;
     spec.seed = i / 100;
     spec.position = static_cast<Position>(i);
     if (i % 5 == 0) spec.mask = mask;
@@ -561,6 +562,68 @@ TEST_F(Reduce, ChoosesAsThePlainImplementation) {
     ASSERT_TRUE(module_->reduce_rows({&spec, 1}, {&result, 1}, likeliest).ok());
     EXPECT_EQ(result.token.id, choose_token(raw, spec, order)) << "spec " << i;
   }
+}
+
+// A row that a choice has changed is as it was before for whoever looks at it next, whatever of the
+// row others ask for in the same call; and logprobs know nothing of the change.
+TEST_F(Reduce, AdjustmentsChangeTheChoiceAlone) {
+  const auto vocabulary = static_cast<size_t>(program_->vocabulary());
+  RandomStream random(21);
+  std::vector<TokenId> order;
+  std::vector<TokenLogprob> likeliest;
+  int num_changed = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::vector<float>> raw(3, std::vector<float>(vocabulary));
+    std::vector<TokenAdjustment> lists[3];
+    std::vector<RowSpec> specs(3);
+    for (size_t s = 0; s < 3; ++s) {
+      RowSpec& spec = specs[s];
+      spec.row = wanted_[static_cast<size_t>(i) % wanted_.size()];
+      spec.raw = raw[s];
+      spec.sample = spec.logprobs = true;
+      spec.num_likeliest = 3;
+      spec.temperature = random.below(3) == 0 ? 0.0f : 1.5f;
+      spec.typical_p = random.below(2) == 0 ? 0.6f : 1.0f;
+      spec.top_k = random.below(2) == 0 ? 20 : 0;
+      spec.top_p = random.below(2) == 0 ? 0.8f : 1.0f;
+      spec.seed = random.next();
+      if (s == 1) continue;  // not adjusted
+      spec.repetition_penalty = static_cast<float>(0.5 + 2 * random.unit());
+      spec.frequency_penalty = static_cast<float>(random.unit());
+      spec.presence_penalty = static_cast<float>(random.unit());
+      for (size_t id = 0; id < vocabulary; ++id) {
+        if (random.below(3) != 0) continue;
+        lists[s].push_back({.id = static_cast<TokenId>(id),
+                            .bias = static_cast<float>(random.unit() * 4 - 2),
+                            .count = static_cast<int32_t>(random.below(3)),
+                            .is_given = random.below(2) == 0});
+      }
+      spec.adjustments = lists[s];
+    }
+    std::vector<RowResult> results(3);
+    ASSERT_TRUE(module_->reduce_rows(specs, results, likeliest).ok());
+    RowSpec given;
+    given.row = specs[0].row;
+    given.raw = raw[1];
+    for (size_t s = 0; s < 3; ++s) {
+      SCOPED_TRACE("spec " + std::to_string(s) + " of call " + std::to_string(i));
+      EXPECT_EQ(raw[s], raw[0]);
+      EXPECT_EQ(results[s].token.id, choose_token(raw[s], specs[s], order));
+      given.given = results[s].token.id;
+      given.num_likeliest = 3;
+      RowResult alone;
+      ASSERT_TRUE(module_->reduce_rows({&given, 1}, {&alone, 1}, likeliest).ok());
+      EXPECT_EQ(results[s].token.logprob, alone.token.logprob);
+      EXPECT_EQ(results[s].token.rank, alone.token.rank);
+      for (int32_t n = 0; n < 3; ++n) {
+        EXPECT_EQ(likeliest[static_cast<size_t>(results[s].token.likeliest_begin + n)].id,
+                  likeliest[static_cast<size_t>(alone.token.likeliest_begin + n)].id);
+      }
+      specs[s].adjustments = {};
+      if (choose_token(raw[s], specs[s], order) != results[s].token.id) ++num_changed;
+    }
+  }
+  EXPECT_GT(num_changed, 100);
 }
 
 TEST_F(Reduce, RefusesWhatItCannotDo) {
@@ -592,6 +655,16 @@ TEST_F(Reduce, RefusesWhatItCannotDo) {
   spec.min_p = std::nanf("");
   EXPECT_EQ(field(spec), "specs.min_p");
   spec.min_p = 0.0f;
+  spec.typical_p = 0.0f;
+  EXPECT_EQ(field(spec), "specs.typical_p");
+  spec.typical_p = 1.0f;
+  for (const auto& [first, second] :
+       {std::pair{3, 3}, {4, 3}, {-1, 3}, {3, program_->vocabulary()}}) {
+    std::vector<TokenAdjustment> list{{.id = first}, {.id = second}};
+    spec.adjustments = list;
+    EXPECT_EQ(field(spec), "specs.adjustments");
+  }
+  spec.adjustments = {};
   std::vector<uint32_t> short_mask(1);
   spec.mask = short_mask;
   EXPECT_EQ(field(spec), "specs.mask");

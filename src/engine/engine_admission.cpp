@@ -170,18 +170,39 @@ void EngineLoop::begin(SessionRecord& record) {
   if (!live.was_admitted) {
     live.was_admitted = true;
     port_.queue.give_back();
-    SamplingParams sampling = live.state->options().sampling;
-    sampling.seed = live.seed;
-    Status status = executor_.set_sampling(record.id, sampling);
+    Status status = executor_.set_sampling(record.id, sampling_of(record));
     if (!status.ok()) {
       finish(record, FinishReason::kError, std::move(status));
       return;
     }
-    record.sampling = sampling;
+    record.sampling = live.state->options().sampling;
+    record.sampling.seed = live.seed;
     record.sampling.constraint = nullptr;
+    record.sampling.min_tokens = 0;
     live.next_token = std::make_shared<std::vector<TokenId>>(1);
   }
   feed(record);
+}
+
+// The parameters of the live generation, with what the executor has to know of it.
+SamplingParams EngineLoop::sampling_of(const SessionRecord& record) const {
+  const LiveGeneration& live = *record.live;
+  const GenerationOptions& options = live.state->options();
+  SamplingParams sampling = options.sampling;
+  sampling.seed = live.seed;
+  sampling.late_tokens.clear();
+  sampling.before = nullptr;
+  if (live.max_new_tokens == 0) return sampling;  // nothing is chosen
+  if (sampling.min_tokens > 0 && !options.ignore_stop_tokens)
+    sampling.late_tokens = options.stop_tokens;
+  sampling.first_position = live.prompt_end;
+  sampling.max_tokens = live.max_new_tokens;
+  if (sampling.repetition_penalty != 1.0f) {
+    std::vector<TokenId> before(record.context.begin(), record.context.begin() + live.prompt_begin);
+    before.insert(before.end(), live.prompt.begin(), live.prompt.end());
+    sampling.before = std::make_shared<const std::vector<TokenId>>(std::move(before));
+  }
+  return sampling;
 }
 
 // The first position of the prompt that is still to be scored. Delivered tokens that are computed

@@ -91,6 +91,7 @@ class EngineLoop {
   void end_overdue();
   int64_t time_to_deadline() const;
   void begin(SessionRecord& record);
+  SamplingParams sampling_of(const SessionRecord& record) const;
   void feed(SessionRecord& record);
   void submit_prefill(SessionRecord& record);
   void submit_decode(SessionRecord& record);

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "batching/sampling_policy.h"
 #include "engine/generation_state.h"
 #include "engine/port.h"
 
@@ -94,6 +95,7 @@ Result<GenerationHandle> Session::generate(std::vector<TokenId> prompt,
   if (options.max_new_tokens < 1)
     return invalid_argument("max_tokens",
                             "expected at least 1, found " + std::to_string(options.max_new_tokens));
+  if (valid()) CHORUS_RETURN_IF_ERROR(check_sampled(options));
   return start(std::move(prompt), options);
 }
 
@@ -122,6 +124,23 @@ Status Session::check_prompt(const std::vector<TokenId>& prompt,
     return invalid_argument("score_from",
                             "expected at least 0, found " + std::to_string(*options.score_from));
   return {};
+}
+
+// Ids, and how many tokens there are to be.
+Status Session::check_sampled(const GenerationOptions& options) const {
+  const int32_t vocabulary = port_->options.executor.vocabulary;
+  CHORUS_RETURN_IF_ERROR(check_sampled_ids(options.sampling, vocabulary));
+  for (size_t i = 0; i < options.stop_tokens.size(); ++i) {
+    const TokenId id = options.stop_tokens[i];
+    if (id >= 0 && id < vocabulary) continue;
+    return invalid_argument("stop_token_ids[" + std::to_string(i) + "]",
+                            "expected an id from 0 to " + std::to_string(vocabulary - 1) +
+                                ", found " + std::to_string(id));
+  }
+  if (options.sampling.min_tokens <= options.max_new_tokens) return {};
+  return invalid_argument("min_tokens", "expected at most max_tokens, " +
+                                            std::to_string(options.max_new_tokens) + ", found " +
+                                            std::to_string(options.sampling.min_tokens));
 }
 
 Status Session::check_length(size_t num_prompt, int32_t max_new_tokens) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/random.h"
 
@@ -10,16 +11,46 @@ namespace {
 
 __extension__ typedef unsigned __int128 Wide;
 
+// ceil(total * share / 2^32).
+uint64_t share_of(uint64_t total, uint64_t share) {
+  return static_cast<uint64_t>((Wide{total} * share + kWholeWeight - 1) >> 32);
+}
+
 // How many from the front of `order` reach the share `top_p` of their weight.
 template <typename Weight>
 size_t count_reaching(std::span<const TokenId> order, uint64_t top_p, Weight weight) {
   uint64_t total = 0;
   for (const TokenId id : order) total += weight(id);
-  const auto need = static_cast<uint64_t>((Wide{total} * top_p + kWholeWeight - 1) >> 32);
+  const uint64_t need = share_of(total, top_p);
   size_t count = 0;
   uint64_t sum = 0;
   while (count == 0 || sum < need) sum += weight(order[count++]);
   return count;
+}
+
+// Step 5. `depth` is d.
+template <typename Weight, typename Depth>
+void keep_typical(std::vector<TokenId>& order, uint64_t typical_p, Weight weight, Depth depth) {
+  std::erase_if(order, [&](TokenId id) { return weight(id) == 0; });
+  uint64_t total = 0;
+  Wide sum = 0;
+  for (const TokenId id : order) {
+    total += weight(id);
+    sum += Wide{weight(id)} * depth(id);
+  }
+  const auto mean = static_cast<int64_t>(sum / total);
+  const auto distance = [&](TokenId id) {
+    return std::abs(static_cast<int64_t>(depth(id)) - mean);
+  };
+  std::vector<TokenId> nearest = order;
+  std::sort(nearest.begin(), nearest.end(),
+            [&](TokenId a, TokenId b) { return distance(a) < distance(b); });
+  const uint64_t need = std::max<uint64_t>(share_of(total, typical_p), 1);
+  uint64_t reached = 0;
+  size_t count = 0;
+  while (reached < need) reached += weight(nearest[count++]);
+  const int64_t farthest = distance(nearest[count - 1]);
+  std::erase_if(order, [&](TokenId id) { return distance(id) > farthest; });
 }
 
 }  // namespace
@@ -59,7 +90,13 @@ TokenId choose_token(std::span<const float> logits, const RowSpec& spec,
 
 TokenId choose_token(std::span<const float> logits, const RowSpec& spec, uint64_t bits,
                      std::vector<TokenId>& order) {
-  const auto logit = [&](TokenId id) { return logits[static_cast<size_t>(id)]; };
+  const auto logit = [&](TokenId id) {
+    const float own = logits[static_cast<size_t>(id)];
+    const auto by = std::lower_bound(
+        spec.adjustments.begin(), spec.adjustments.end(), id,
+        [](const TokenAdjustment& each, TokenId other) { return each.id < other; });
+    return by == spec.adjustments.end() || by->id != id ? own : adjusted_logit(own, *by, spec);
+  };
   order.clear();
   for (size_t id = 0; id < logits.size(); ++id) {
     if (spec.mask.empty() || (spec.mask[id / 32] >> (id % 32) & 1) != 0) {
@@ -83,9 +120,15 @@ TokenId choose_token(std::span<const float> logits, const RowSpec& spec, uint64_
   if (spec.top_k > 0 && static_cast<size_t>(spec.top_k) < order.size()) {
     order.resize(static_cast<size_t>(spec.top_k));
   }
+  const uint64_t typical_p = share_of_top_p(spec.typical_p);
+  if (typical_p < kWholeWeight) {
+    keep_typical(order, typical_p, weight, [&](TokenId id) {
+      return static_cast<uint64_t>((max - logit(id)) * inverse * 0x1p20f);
+    });
+  }
   const uint64_t top_p = share_of_top_p(spec.top_p);
   if (top_p < kWholeWeight) order.resize(count_reaching(order, top_p, weight));
-  const uint64_t least = weight_of_min_p(spec.min_p);
+  const uint64_t least = share_of(weight(order.front()), weight_of_min_p(spec.min_p));
   std::erase_if(order, [&](TokenId id) { return weight(id) < least; });
   std::sort(order.begin(), order.end());
   uint64_t total = 0;

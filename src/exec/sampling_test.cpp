@@ -1,11 +1,15 @@
 #include "exec/sampling.h"
 
+#include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <vector>
+
+#include "base/random.h"
 
 namespace chorus {
 namespace {
@@ -123,6 +127,116 @@ TEST(Sampling, TheMaskComesFirst) {
   const std::vector<uint32_t> nothing{0};
   spec.mask = nothing;
   EXPECT_EQ(support(logits, spec), (Set{-1}));
+}
+
+TEST(Sampling, TypicalTokensAreThoseNearestToTheEntropy) {
+  // Probabilities 0.05, 0.4, 0.1, 0.3, 0.15: the entropy is 1.39, and -log p is 3.00, 0.92, 2.30,
+  // 1.20 and 1.90. By distance: 3 (0.19), 1 (0.48), 4 (0.50), 2 (0.91), 0 (1.60).
+  const std::vector<float> logits = logits_of({1, 8, 2, 6, 3});
+  const auto typical = [](float typical_p, int32_t top_k = 0, float top_p = 1, float min_p = 0) {
+    RowSpec spec = drawn(1, top_k, top_p, min_p);
+    spec.typical_p = typical_p;
+    return spec;
+  };
+  EXPECT_EQ(support(logits, typical(1e-30f)), (Set{3}));
+  EXPECT_EQ(support(logits, typical(0.29f)), (Set{3}));
+  EXPECT_EQ(support(logits, typical(0.31f)), (Set{1, 3}));
+  EXPECT_EQ(support(logits, typical(0.69f)), (Set{1, 3}));
+  EXPECT_EQ(support(logits, typical(0.71f)), (Set{1, 3, 4}));
+  EXPECT_EQ(support(logits, typical(0.86f)), (Set{1, 2, 3, 4}));
+  EXPECT_EQ(support(logits, typical(0.96f)), (Set{0, 1, 2, 3, 4}));
+  EXPECT_EQ(support(logits, typical(1)), (Set{0, 1, 2, 3, 4}));
+  // Of what top_k leaves: 8 and 6 of 14 have -log p 0.56 and 0.85, and the entropy 0.68.
+  EXPECT_EQ(support(logits, typical(0.5f, 2)), (Set{1}));
+  // top_p counts what is left of it: of 8, 6 and 3, 14 are 0.82.
+  EXPECT_EQ(support(logits, typical(0.71f, 0, 0.81f)), (Set{1, 3}));
+  EXPECT_EQ(support(logits, typical(0.71f, 0, 0.83f)), (Set{1, 3, 4}));
+}
+
+TEST(Sampling, MinPIsRelativeToTheLikeliestThatIsLeft) {
+  // One token has half of it, the others a sixteenth each: from the entropy of 1.74 the one is 1.04
+  // away, the others 1.03.
+  std::vector<double> odds(9, 1.0);
+  odds[4] = 7.9;
+  RowSpec spec = drawn(1, 0, 1, 0.9f);
+  spec.typical_p = 0.4f;
+  EXPECT_EQ(support(logits_of(odds), spec), (Set{0, 1, 2, 3, 5, 6, 7, 8}));
+  spec.typical_p = 0.9f;
+  EXPECT_EQ(support(logits_of(odds), spec), (Set{4}));
+}
+
+// Against the definition in the reals, where no boundary is near.
+TEST(Sampling, TypicalTokensAreThoseOfTheDefinition) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomStream random(seed);
+    std::vector<float> logits;
+    for (int64_t i = random.between(2, 40); i > 0; --i)
+      logits.push_back(static_cast<float>(random.unit() * 8 - 4));
+    RowSpec spec = drawn(static_cast<float>(0.3 + random.unit()));
+    spec.typical_p = static_cast<float>(0.05 + 0.9 * random.unit());
+    std::vector<double> p;
+    double sum = 0;
+    for (const float x : logits)
+      sum +=
+          p.emplace_back(std::exp(static_cast<double>(x) / static_cast<double>(spec.temperature)));
+    double entropy = 0;
+    for (double& each : p) {
+      each /= sum;
+      entropy -= each * std::log(each);
+    }
+    std::vector<TokenId> order(p.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto distance = [&](TokenId id) {
+      return std::abs(-std::log(p[static_cast<size_t>(id)]) - entropy);
+    };
+    std::sort(order.begin(), order.end(),
+              [&](TokenId a, TokenId b) { return distance(a) < distance(b); });
+    Set expected;
+    double reached = 0;
+    for (size_t i = 0; i < order.size() && reached < static_cast<double>(spec.typical_p); ++i) {
+      reached += p[static_cast<size_t>(order[i])];
+      expected.insert(order[i]);
+    }
+    const Set found = support(logits, spec);
+    // Those that are too unlikely for the bits that were tried are not seen.
+    for (const TokenId id : found) EXPECT_TRUE(expected.contains(id)) << id;
+    for (const TokenId id : expected) {
+      EXPECT_TRUE(found.contains(id) || p[static_cast<size_t>(id)] < 1e-3) << id;
+    }
+  }
+}
+
+TEST(Sampling, BiasAndPenaltiesChangeTheLogitsInThisOrder) {
+  RowSpec spec;
+  spec.repetition_penalty = 2.0f;
+  spec.frequency_penalty = 0.5f;
+  spec.presence_penalty = 0.25f;
+  EXPECT_EQ(adjusted_logit(3.0f, {.id = 0, .bias = 1.0f}, spec), 4.0f);
+  EXPECT_EQ(adjusted_logit(3.0f, {.id = 0, .bias = 1.0f, .is_given = true}, spec), 2.0f);
+  EXPECT_EQ(adjusted_logit(3.0f, {.id = 0, .bias = -4.0f, .is_given = true}, spec), -2.0f);
+  EXPECT_EQ(adjusted_logit(3.0f, {.id = 0, .count = 1}, spec), 0.75f);
+  EXPECT_EQ(adjusted_logit(3.0f, {.id = 0, .count = 4, .is_given = true}, spec), -0.75f);
+  EXPECT_EQ(adjusted_logit(-3.0f, {.id = 0, .bias = 1.0f, .count = 2}, spec), -5.25f);
+  EXPECT_EQ(adjusted_logit(-kInf, {.id = 0, .bias = 9.0f, .count = 2}, spec), -kInf);
+}
+
+TEST(Sampling, AChoiceIsOfTheAdjustedLogits) {
+  const std::vector<float> logits{0, 2, 1, 2};
+  std::vector<TokenAdjustment> list{{.id = 1, .bias = -1.5f}, {.id = 3, .count = 1}};
+  RowSpec spec = drawn(0);
+  spec.adjustments = list;
+  EXPECT_EQ(support(logits, spec), (Set{3}));
+  spec.presence_penalty = 1.5f;
+  EXPECT_EQ(support(logits, spec), (Set{2}));
+  // The greatest, which weights are relative to, is that of the adjusted ones.
+  spec = drawn(1, 2);
+  spec.adjustments = list;
+  spec.frequency_penalty = 1.5f;
+  EXPECT_EQ(support(logits, spec), (Set{1, 2}));
+  const std::vector<uint32_t> mask{0b1011};
+  spec.mask = mask;
+  EXPECT_EQ(support(logits, spec), (Set{1, 3}));
 }
 
 // Chi-square of 40000 draws against the exact probabilities: with 2 degrees of freedom it is above

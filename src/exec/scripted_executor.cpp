@@ -86,8 +86,12 @@ Status ScriptedExecutor::set_sampling(SessionId session, const SamplingParams& p
     return invalid_argument("num_likeliest", "expected 0 to " + std::to_string(kMaxLikeliest));
   for (const auto& [name, off] :
        {std::pair("top_k", params.top_k == 0), std::pair("top_p", params.top_p == 1.0f),
-        std::pair("min_p", params.min_p == 0.0f)}) {
-    if (!off) return unimplemented(name, "the scripted executor has no probabilities to filter");
+        std::pair("min_p", params.min_p == 0.0f), std::pair("typical_p", params.typical_p == 1.0f),
+        std::pair("logit_bias", params.logit_bias.empty()),
+        std::pair("penalties", !params.remembers()),
+        std::pair("allowed_token_ids", params.allowed_tokens.empty()),
+        std::pair("min_tokens", params.min_tokens == 0)}) {
+    if (!off) return unimplemented(name, "the scripted executor has no probabilities");
   }
   const MutexLock lock(mutex_);
   const auto found = sessions_.find(session);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
 #include "tests/simulation/expect.h"
@@ -50,6 +51,40 @@ bool Generation::can_tell() const {
   return seed_.has_value() || request_.options.sampling.temperature == 0.0f;
 }
 
+// What bias and penalties have to know, counted anew.
+std::vector<TokenAdjustment> Generation::adjustments() const {
+  const SamplingParams& sampling = request_.options.sampling;
+  std::map<TokenId, TokenAdjustment> by_id;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    TokenAdjustment& each = by_id[all_[i]];
+    const bool is_chosen = static_cast<Position>(i) >= prompt_end();
+    each.count += is_chosen ? 1 : 0;
+    each.is_given = each.is_given || !is_chosen;
+  }
+  for (const TokenBias& each : sampling.logit_bias) by_id[each.id].bias = each.bias;
+  std::vector<TokenAdjustment> list;
+  for (auto& [id, each] : by_id) {
+    each.id = id;
+    list.push_back(each);
+  }
+  return list;
+}
+
+// By anything but the constraint, as the token number `index` of the generation.
+bool Generation::is_forbidden(TokenId token, int32_t index) const {
+  const SamplingParams& sampling = request_.options.sampling;
+  const std::vector<TokenId>& allowed = sampling.allowed_tokens;
+  if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), token) == allowed.end())
+    return true;
+  if (index < sampling.min_tokens && is_stop(token)) return true;
+  Tokens chosen(all_.begin() + prompt_end(), all_.end());
+  chosen.push_back(token);
+  return std::any_of(
+      sampling.bad_sequences.begin(), sampling.bad_sequences.end(), [&](const Tokens& bad) {
+        return bad.size() <= chosen.size() && std::equal(bad.rbegin(), bad.rend(), chosen.rbegin());
+      });
+}
+
 std::optional<Scored> Generation::sample(int32_t index) {
   const SamplingParams& sampling = request_.options.sampling;
   RowSpec spec;
@@ -63,13 +98,27 @@ std::optional<Scored> Generation::sample(int32_t index) {
   spec.position = prompt_end() + index;
   spec.logprobs = sampling.logprobs;
   spec.num_likeliest = sampling.num_likeliest;
-  std::vector<uint32_t> mask;
+  spec.typical_p = sampling.typical_p;
+  spec.repetition_penalty = sampling.repetition_penalty;
+  spec.frequency_penalty = sampling.frequency_penalty;
+  spec.presence_penalty = sampling.presence_penalty;
+  std::vector<TokenAdjustment> adjusted = adjustments();
+  spec.adjustments = adjusted;
+  const int32_t vocabulary = oracle_.vocabulary();
+  std::vector<uint32_t> mask(static_cast<size_t>(vocabulary + 31) / 32);
   if (request_.constraint.has_value()) {
     if (request_.constraint->fails_at(index)) return std::nullopt;
-    mask.resize(static_cast<size_t>(request_.constraint->vocabulary + 31) / 32);
     request_.constraint->fill(index, last_sampled_, mask);
-    spec.mask = mask;
+  } else {
+    for (TokenId id = 0; id < vocabulary; ++id)
+      mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   }
+  for (TokenId id = 0; id < vocabulary; ++id) {
+    if (is_forbidden(id, index)) mask[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
+  }
+  if (std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+    return std::nullopt;
+  spec.mask = mask;
   return oracle_.reduce(std::span(all_).first(static_cast<size_t>(spec.position)), spec);
 }
 
@@ -267,6 +316,9 @@ EndKind Generation::check_error(const Status& error) {
     SIM_EXPECT(request_.constraint.has_value() && request_.constraint->fails_at(num_delivered_),
                where());
     return EndKind::kConstraint;
+  }
+  for (const char* forbids : {"allowed_token_ids", "min_tokens", "bad_words"}) {
+    if (field == forbids) return EndKind::kConstraint;
   }
   SIM_EXPECT(field == "kv" || field == "logits" || field == "session", where());
   return EndKind::kNotFinite;

@@ -89,6 +89,8 @@ class Generation {
  private:
   const Scored* expected(int32_t index);
   std::optional<Scored> sample(int32_t index);
+  std::vector<TokenAdjustment> adjustments() const;
+  bool is_forbidden(TokenId token, int32_t index) const;
   bool is_stop(TokenId token) const;
   bool must_fail_in_prompt();
   Position first_scored() const;

@@ -33,6 +33,8 @@ class Oracle {
  public:
   explicit Oracle(const Model& model);
 
+  int32_t vocabulary() const { return module_.info().vocabulary; }
+
   // The row of the last token of `history`, reduced as `spec` asks (its row is not read). Nothing
   // when an engine could not have computed it: the row, or the KV of any before it, is not finite.
   // Requires: history is not empty.

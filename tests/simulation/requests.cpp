@@ -59,13 +59,43 @@ void World::draft_sampling(Draft& draft) {
     draft.has_bad_sampling = true;
     sampling.temperature = -1.0f;
   }
-  if (draft.options.max_new_tokens == 0 || !chance(12)) return;
+  if (draft.options.max_new_tokens == 0) return;
+  if (chance(30)) draft_adjustments(draft);
+  if (!chance(12)) return;
   ConstraintRules& rules = draft.constraint.emplace();
   rules.seed = random_.below(3);
   rules.vocabulary = scenario_.model.vocabulary;
   int32_t* const failures[] = {&rules.fails_to_fill_at, &rules.fails_to_accept_at,
                                &rules.allows_nothing_at};
   if (chance(15)) *failures[random_.below(3)] = between(0, 6);
+}
+
+// Bias, penalties, and what forbids tokens.
+void World::draft_adjustments(Draft& draft) {
+  SamplingParams& sampling = draft.options.sampling;
+  const auto any_token = [&] { return between(0, scenario_.model.vocabulary - 1); };
+  const auto tenths = [&](int32_t low, int32_t high) {
+    return 0.1f * static_cast<float>(between(low, high));
+  };
+  if (chance(40)) sampling.typical_p = tenths(1, 10);
+  if (chance(40)) sampling.repetition_penalty = tenths(5, 30);
+  if (chance(40)) sampling.frequency_penalty = tenths(-20, 20);
+  if (chance(40)) sampling.presence_penalty = tenths(-20, 20);
+  if (chance(40)) {
+    for (int32_t i = between(1, 5); i > 0; --i)
+      sampling.logit_bias.push_back({any_token(), tenths(-60, 60)});
+  }
+  if (chance(20)) {
+    for (int32_t i = between(8, 40); i > 0; --i) sampling.allowed_tokens.push_back(any_token());
+  }
+  if (chance(40)) {
+    // Short ones over few tokens, so that they would come.
+    for (int32_t i = between(1, 6); i > 0; --i) {
+      std::vector<TokenId>& bad = sampling.bad_sequences.emplace_back();
+      for (int32_t j = between(1, 3); j > 0; --j) bad.push_back(any_token());
+    }
+  }
+  if (chance(30)) sampling.min_tokens = between(0, draft.options.max_new_tokens);
 }
 
 void World::draft_rest(const Client& client, Draft& draft) {

@@ -118,6 +118,7 @@ class World {
   Draft draft(const Client& client);
   Tokens draft_prompt(const Client& client, int32_t most);
   void draft_sampling(Draft& draft);
+  void draft_adjustments(Draft& draft);
   void draft_rest(const Client& client, Draft& draft);
 
   bool chance(uint64_t percent) { return random_.below(100) < percent; }

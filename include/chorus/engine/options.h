@@ -48,7 +48,8 @@ struct EffectiveOptions {
 
 struct GenerationOptions {
   int32_t max_new_tokens = 256;
-  SamplingParams sampling = {};           // its seed is not read
+  // Its seed is not read, nor is what an engine adds. With min_tokens, no stop token comes before.
+  SamplingParams sampling = {};
   std::optional<uint64_t> seed = {};      // unset: drawn at random
   std::vector<TokenId> stop_tokens = {};  // any of them ends the generation, and is delivered
   bool ignore_stop_tokens = false;

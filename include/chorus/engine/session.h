@@ -36,7 +36,9 @@ class Session {
   // Consumes tokens and generates. Refused at once, with nothing changed:
   //   kInvalidArgument  session (a generation is live, or closed), prompt (empty, an unknown id, or
   //                     longer than a session or the pool can be), max_tokens (below 1, or too many
-  //                     beside the prompt; the message names the tokens it would need), score_from
+  //                     beside the prompt; the message names the tokens it would need),
+  //                     score_from, min_tokens (above max_tokens), or what names an unknown id
+  //                     ("logit_bias["7"]", "stop_token_ids[0]")
   //   kResourceExhausted  queue (max_queued_generations wait already)
   //   kUnavailable        engine (it is stopping)
   // What only the executor can refuse (sampling parameters, session options) ends the generation
@@ -79,6 +81,7 @@ class Session {
  private:
   Result<GenerationHandle> start(std::vector<TokenId> prompt, GenerationOptions options);
   Status check_prompt(const std::vector<TokenId>& prompt, const GenerationOptions& options) const;
+  Status check_sampled(const GenerationOptions& options) const;
   Status check_length(size_t num_prompt, int32_t max_new_tokens) const;
   void post_close(bool wait);
 

@@ -104,6 +104,15 @@ struct Slice {
       wanted;  // rows of the step inside the slice, ascending: kept for reduce_rows
 };
 
+// What changes the logit of one token before a choice; sampling.h says how.
+struct TokenAdjustment {
+  TokenId id = 0;
+  float bias = 0.0f;
+  int32_t count = 0;      // how often the generation has chosen it
+  bool is_given = false;  // it is in the prompt
+  float logit = 0.0f;     // scratch of the module, while it reduces the row
+};
+
 // What reduce_rows does with one kept row.
 struct RowSpec {
   int32_t row = 0;      // row of the step; it must have been wanted
@@ -120,6 +129,12 @@ struct RowSpec {
   bool logprobs = false;           // logprob and rank of the sampled token (of a given one: always)
   int32_t num_likeliest = 0;
   std::span<float> raw;  // if not empty, [vocabulary]: receives the logits, for tests
+  float typical_p = 1.0f;
+  float repetition_penalty = 1.0f;
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  // By id ascending, each once. Of one spec of a call alone; its scratch changes.
+  std::span<TokenAdjustment> adjustments;
 };
 
 // What a module has spent on operators of one kind. `ns` is time of the engine thread, its waits

@@ -33,9 +33,18 @@ struct SessionOptions {
 
 class TokenConstraint;
 
-// How the tokens of one generation are chosen; holds until replaced. The filters compose, in the
-// order top_k, top_p, min_p, after the constraint and the temperature: sampling.h has the exact
-// arithmetic. They do not change a greedy choice.
+struct TokenBias {
+  TokenId id = 0;
+  float bias = 0.0f;  // finite, at most kMaxBias from 0
+  friend bool operator==(const TokenBias&, const TokenBias&) = default;
+};
+inline constexpr float kMaxBias = 100.0f;
+
+// How the tokens of one generation are chosen; holds until replaced. First come what forbids tokens
+// (constraint, allowed_tokens, bad_sequences, min_tokens), then the bias and the penalties, then
+// the temperature, and then the filters, which compose in the order top_k, typical_p, top_p, min_p
+// and do not change a greedy choice: sampling.h has the exact arithmetic. Logprobs and ranks that
+// are reported know of none of this.
 struct SamplingParams {
   float temperature = 0.0f;   // 0: greedy, the likeliest token, the lowest id on ties
   int32_t top_k = 0;          // only so many of the likeliest tokens; 0: all
@@ -47,6 +56,33 @@ struct SamplingParams {
   int32_t num_likeliest = 0;  // and of so many likeliest tokens; 0 to kMaxLikeliest
   std::shared_ptr<TokenConstraint> constraint =
       nullptr;  // owners: the session's policy and whoever made it
+  // Those whose likelihood is nearest to what is to be expected, with this share; in (0, 1].
+  float typical_p = 1.0f;
+  std::vector<TokenBias> logit_bias = {};  // added to logits; the last of several for one id counts
+  // The logits of tokens that are in `before` or were chosen: divided by it where above 0, else
+  // multiplied. Above 0 and finite.
+  float repetition_penalty = 1.0f;
+  float frequency_penalty = 0.0f;  // taken from a logit for each time that the token was chosen
+  float presence_penalty = 0.0f;   // taken from it once if it was; both in [-2, 2]
+  std::vector<TokenId> allowed_tokens = {};  // only these; empty: all
+  // None of them is chosen: the last token of one not behind the others, once those were chosen.
+  std::vector<std::vector<TokenId>> bad_sequences = {};
+  int32_t min_tokens = 0;  // the first so many tokens are none of late_tokens
+
+  // What an engine adds for the generation that begins.
+  std::vector<TokenId> late_tokens = {};  // those that would end it
+  Position first_position = 0;            // of the first token that is chosen
+  // The session's tokens before that, where repetition_penalty is not 1.
+  // Owners: the session's policy and whoever made it.
+  std::shared_ptr<const std::vector<TokenId>> before = nullptr;
+  int32_t max_tokens = 0;  // most that are chosen, for which memory is taken at once; 0: not known
+
+  // Whether a choice depends on those before it: penalties and bad_sequences. Then every token at
+  // first_position or later is to come in an input under this policy.
+  bool remembers() const {
+    return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f ||
+           !bad_sequences.empty();
+  }
 };
 inline constexpr int32_t kMaxLikeliest = 64;
 

@@ -26,7 +26,8 @@ struct Case {
   std::string describe() const {
     return std::to_string(logits.size()) + " logits, temperature " +
            std::to_string(spec.temperature) + ", top_k " + std::to_string(spec.top_k) + ", top_p " +
-           std::to_string(spec.top_p) + ", min_p " + std::to_string(spec.min_p);
+           std::to_string(spec.top_p) + ", min_p " + std::to_string(spec.min_p) + ", typical_p " +
+           std::to_string(spec.typical_p);
   }
 };
 
@@ -38,8 +39,10 @@ int32_t choose(const Kernels& kernels, const Case& each, uint64_t bits) {
   EXPECT_FALSE(best.nan);
   const float inverse = 1.0f / each.spec.temperature;
   if (best.index < 0 || !std::isfinite(best.max) || !std::isfinite(inverse)) return best.index;
+  std::vector<uint32_t> typical(each.logits.size() / 32 + 1, 0xdeadbeef);
   return kernels.draw({logits, best.max, inverse, bits, each.spec.top_k,
-                       share_of_top_p(each.spec.top_p), weight_of_min_p(each.spec.min_p)});
+                       share_of_top_p(each.spec.top_p), weight_of_min_p(each.spec.min_p),
+                       share_of_top_p(each.spec.typical_p), typical.data()});
 }
 
 // The same choice for the first and the last bits, and for some between.
@@ -109,6 +112,7 @@ void set_filters(RandomStream& random, uint64_t which, Case& each) {
   each.spec.top_k = (which & 1) != 0 ? static_cast<int32_t>(random.between(1, most)) : 0;
   each.spec.top_p = (which & 2) != 0 ? kShares[random.below(8)] : 1.0f;
   each.spec.min_p = (which & 4) != 0 ? kLeast[random.below(7)] : 0.0f;
+  each.spec.typical_p = (which & 8) != 0 ? kShares[random.below(8)] : 1.0f;
 }
 
 TEST(Draw, EverySetChoosesAsThePlainImplementation) {
@@ -118,7 +122,7 @@ TEST(Draw, EverySetChoosesAsThePlainImplementation) {
       SCOPED_TRACE(set.name + " seed " + std::to_string(seed));
       RandomStream random(seed);
       Case each = random_case(random);
-      for (uint64_t which = 0; which < 8; ++which) {
+      for (uint64_t which = 0; which < 16; ++which) {
         set_filters(random, which, each);
         ASSERT_NO_FATAL_FAILURE(expect_same_choices(*set.kernels, each, random));
       }
@@ -180,7 +184,7 @@ TEST(Draw, ARowOfAWholeVocabulary) {
     each.logits.push_back(static_cast<float>(random.unit() + random.unit() + random.unit()) * 6);
   }
   each.spec.temperature = 0.9f;
-  for (const uint64_t which : {1, 2, 7}) {
+  for (const uint64_t which : {1, 2, 7, 8, 15}) {
     set_filters(random, which, each);
     ASSERT_NO_FATAL_FAILURE(expect_same_choices(generic_kernels(), each, random, 3));
   }

@@ -272,7 +272,9 @@ struct DrawArgs {
   uint64_t bits = 0;                   // uniform
   int32_t top_k = 0;                   // 0: all
   uint64_t top_p = uint64_t{1} << 32;  // of a total of 2^32; 2^32: all
-  uint64_t min_weight = 0;             // at most 2^32; with 24 significant bits at most
+  uint64_t min_weight = 0;             // where the likeliest that is left has 2^32; at most 2^32
+  uint64_t typical_p = uint64_t{1} << 32;  // as top_p
+  uint32_t* typical = nullptr;  // scratch: the words of a mask; null where typical_p is 2^32
 };
 
 // ---- The table ---------------------------------------------------------------------------------
@@ -310,8 +312,8 @@ struct Kernels {
   // Logits greater than x, or equal to it with an index below `index`; the mask does not count.
   int32_t (*count_above)(const LogitsArgs&, float x, int32_t index);
   // The lowest index whose prefix sum of weights, itself included, exceeds
-  // floor(bits * total / 2^64), over what top_k, then top_p, then min_weight leave. Requires: the
-  // mask allows a token, and max is its finite maximum.
+  // floor(bits * total / 2^64), over what top_k, then typical_p, top_p and min_weight leave.
+  // Requires: the mask allows a token, and max is its finite maximum.
   int32_t (*draw)(const DrawArgs&);
   // The `n` greatest logits by value descending, then index ascending; returns how many there are.
   int32_t (*top_n)(const LogitsArgs&, int32_t n, int32_t* indices);
