@@ -51,6 +51,36 @@ TEST(SessionFile, GivesBackWhatWasWritten) {
   EXPECT_EQ(encode_session(*decoded), file);
 }
 
+TEST(SessionFile, BiasPenaltiesAndListsOfIds) {
+  SavedSession saved = some_session();
+  const size_t plain = encode_session(saved).size();
+  saved.sampling.typical_p = 0.5f;
+  saved.sampling.repetition_penalty = 1.25f;
+  saved.sampling.frequency_penalty = -0.5f;
+  saved.sampling.presence_penalty = 2.0f;
+  saved.sampling.logit_bias = {{3, 1.5f}, {1, -100.0f}};
+  saved.sampling.allowed_tokens = {7, 6, 5};
+  saved.sampling.bad_sequences = {{1, 2, 3}, {4}};
+  const auto file = encode_session(saved);
+  EXPECT_EQ(file.size(), plain + 32 + 16 + 12 + 4 * (2 + 4));
+  const auto decoded = decode_session(file);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+  EXPECT_EQ(decoded->sampling.typical_p, 0.5f);
+  EXPECT_EQ(decoded->sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(decoded->sampling.frequency_penalty, -0.5f);
+  EXPECT_EQ(decoded->sampling.presence_penalty, 2.0f);
+  EXPECT_EQ(decoded->sampling.logit_bias, saved.sampling.logit_bias);
+  EXPECT_EQ(decoded->sampling.allowed_tokens, saved.sampling.allowed_tokens);
+  EXPECT_EQ(decoded->sampling.bad_sequences, saved.sampling.bad_sequences);
+  EXPECT_EQ(encode_session(*decoded), file);
+  // What nobody could have used is not taken.
+  saved.sampling.logit_bias[1].id = -1;
+  EXPECT_EQ(field_of(encode_session(saved)), "sampling");
+  saved.sampling.logit_bias.clear();
+  saved.sampling.bad_sequences.emplace_back();
+  EXPECT_EQ(field_of(encode_session(saved)), "sampling");
+}
+
 TEST(SessionFile, EveryFlippedBitAndEveryCutIsRefused) {
   const auto file = encode_session(some_session());
   for (size_t i = 0; i < file.size(); ++i) {

@@ -46,6 +46,20 @@ struct SamplingRecord {
 };
 static_assert(sizeof(SamplingRecord) == 32);
 
+// Behind the record where any of it is not as SamplingParams has it: so files without are as they
+// always were. The lists follow, in this order.
+struct AdjustmentRecord {
+  float typical_p = 1;
+  float repetition_penalty = 1;
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  uint32_t num_biases = 0;     // id and bias, 8 bytes each
+  uint32_t num_allowed = 0;    // ids
+  uint32_t num_sequences = 0;  // of bad_sequences: u32 length, ids
+  uint32_t zero = 0;
+};
+static_assert(sizeof(AdjustmentRecord) == 32 && sizeof(TokenBias) == 8);
+
 Digest header_checksum(const Header& header) {
   return sha256(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, checksum)));
 }
@@ -74,6 +88,30 @@ std::vector<std::byte> encode_format(const KvFormat& format) {
   return out;
 }
 
+std::vector<std::byte> encode_sampling(const SamplingParams& sampling) {
+  std::vector<std::byte> out;
+  append_value(SamplingRecord{sampling.temperature, sampling.choice, sampling.seed, sampling.top_k,
+                              sampling.top_p, sampling.min_p},
+               out);
+  const auto& biases = sampling.logit_bias;
+  const auto& allowed = sampling.allowed_tokens;
+  const auto& bad = sampling.bad_sequences;
+  if (sampling.typical_p == 1 && !sampling.remembers() && biases.empty() && allowed.empty())
+    return out;
+  append_value(
+      AdjustmentRecord{sampling.typical_p, sampling.repetition_penalty, sampling.frequency_penalty,
+                       sampling.presence_penalty, static_cast<uint32_t>(biases.size()),
+                       static_cast<uint32_t>(allowed.size()), static_cast<uint32_t>(bad.size())},
+      out);
+  append(std::as_bytes(std::span(biases)), out);
+  append(std::as_bytes(std::span(allowed)), out);
+  for (const std::vector<TokenId>& sequence : bad) {
+    append_value(static_cast<uint32_t>(sequence.size()), out);
+    append(std::as_bytes(std::span(sequence)), out);
+  }
+  return out;
+}
+
 // ---- Reading ----
 
 // Takes values from the front of bytes; once they do not suffice, everything fails.
@@ -82,7 +120,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
   bool take(std::span<std::byte> out) {
     if (out.size() > bytes_.size()) return false;
-    std::memcpy(out.data(), bytes_.data(), out.size());
+    if (!out.empty()) std::memcpy(out.data(), bytes_.data(), out.size());
     bytes_ = bytes_.subspan(out.size());
     return true;
   }
@@ -96,6 +134,13 @@ class Reader {
     name.resize(size);
     return take(std::as_writable_bytes(std::span(name)));
   }
+  template <typename T>
+  bool take_list(uint32_t count, std::vector<T>& list) {
+    if (count > bytes_.size() / sizeof(T)) return false;
+    list.resize(count);
+    return take(std::as_writable_bytes(std::span(list)));
+  }
+  size_t num_left() const { return bytes_.size(); }
   bool at_end() const { return bytes_.empty(); }
 
  private:
@@ -116,10 +161,31 @@ bool decode_tokens(std::span<const std::byte> bytes, std::vector<TokenId>& token
   return true;
 }
 
+bool decode_adjustments(Reader& reader, SamplingParams& sampling) {
+  AdjustmentRecord record;
+  if (!reader.take_value(record) || record.zero != 0) return false;
+  sampling.typical_p = record.typical_p;
+  sampling.repetition_penalty = record.repetition_penalty;
+  sampling.frequency_penalty = record.frequency_penalty;
+  sampling.presence_penalty = record.presence_penalty;
+  if (!reader.take_list(record.num_biases, sampling.logit_bias) ||
+      !reader.take_list(record.num_allowed, sampling.allowed_tokens) ||
+      record.num_sequences > reader.num_left() / sizeof(uint32_t))
+    return false;
+  sampling.bad_sequences.resize(record.num_sequences);
+  for (std::vector<TokenId>& sequence : sampling.bad_sequences) {
+    uint32_t length = 0;
+    if (!reader.take_value(length) || !reader.take_list(length, sequence)) return false;
+  }
+  return true;
+}
+
 bool decode_sampling(std::span<const std::byte> bytes, SamplingParams& sampling) {
   SamplingRecord record;
   Reader reader(bytes);
-  if (!reader.take_value(record) || !reader.at_end()) return false;
+  if (!reader.take_value(record)) return false;
+  if (!reader.at_end() && !decode_adjustments(reader, sampling)) return false;
+  if (!reader.at_end()) return false;
   sampling.temperature = record.temperature;
   sampling.choice = record.choice;
   sampling.seed = record.seed;
@@ -145,12 +211,10 @@ Status check_header(const Header& header) {
 }  // namespace
 
 std::vector<std::byte> encode_session(const SavedSession& session) {
-  const SamplingParams& sampling = session.sampling;
-  const SamplingRecord record{sampling.temperature, sampling.choice, sampling.seed,
-                              sampling.top_k,       sampling.top_p,  sampling.min_p};
+  const std::vector<std::byte> sampling = encode_sampling(session.sampling);
   const std::vector<std::byte> format = encode_format(session.format);
   const std::array<std::span<const std::byte>, kNumSections> sections = {
-      format, std::as_bytes(std::span(session.tokens)), std::as_bytes(std::span(&record, 1)),
+      format, std::as_bytes(std::span(session.tokens)), sampling,
       std::as_bytes(std::span(session.notes)), session.kv};
   Header header;
   size_t total = sizeof(Header);

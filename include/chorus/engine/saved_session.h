@@ -15,10 +15,11 @@ namespace chorus {
 
 struct SavedSession {
   std::vector<TokenId> tokens;  // the context
-  SamplingParams sampling;      // of the last generation, with the seed it used; no constraint
-  KvFormat format;              // of `kv`
-  std::string notes;            // whatever an application adds; the engine does not read it
-  std::vector<std::byte> kv;    // as Executor::save wrote it; empty: to be computed from the tokens
+  // Of the last generation, with the seed it used; neither its constraint nor its min_tokens.
+  SamplingParams sampling;
+  KvFormat format;            // of `kv`
+  std::string notes;          // whatever an application adds; the engine does not read it
+  std::vector<std::byte> kv;  // as Executor::save wrote it; empty: to be computed from the tokens
 };
 
 // The session file (docs/formats.md): versioned, each section with its SHA-256, little endian.
