@@ -216,6 +216,11 @@ chorus_code chorus_session_save(const chorus_session* session, const char* path,
 
 // ---- Generations ----
 
+typedef struct chorus_token_bias {
+  int32_t id;
+  float bias;  // in [-100, 100], added to the token's logit
+} chorus_token_bias;
+
 typedef struct chorus_generation_options {
   size_t size;
   int32_t max_new_tokens;      // default: 256, or fewer where the session has not the room
@@ -235,10 +240,27 @@ typedef struct chorus_generation_options {
   size_t num_stops;
   int64_t deadline_ns;  // from submission; it then ends cancelled, with its text so far; 0: none
   int32_t priority;     // the higher one has the KV blocks that two want
+
+  float typical_p;           // in (0, 1]; default: 1
+  float presence_penalty;    // in [-2, 2], taken from logits of tokens that were generated,
+  float frequency_penalty;   // and this for each time
+  float repetition_penalty;  // above 0; divides logits of tokens of the context, or multiplies
+                             // those below 0; default: 1
+  const chorus_token_bias* logit_bias;
+  size_t num_logit_bias;
+  const int32_t* allowed_tokens;  // only these are generated; default: all
+  size_t num_allowed_tokens;
+  const char* const* bad_words;  // texts that are not generated, each with a NUL
+  size_t num_bad_words;
+  int32_t min_tokens;    // before so many there is neither a stop token nor a stop text
+  int32_t include_stop;  // not 0: the stop text, or the stop token's text, is shown
+  int32_t show_special;  // not 0: special tokens are shown
+  int32_t reserved;      // 0
 } chorus_generation_options;
 
 // Consumes the prompt and generates. A session has one live generation at most. Refused with
-// nothing changed: CHORUS_INVALID_ARGUMENT (session, prompt, max_tokens, stop[i]),
+// nothing changed: CHORUS_INVALID_ARGUMENT (session, tokens or text, max_new_tokens, min_tokens,
+// stops[i], bad_words[i], stop_tokens[i], allowed_tokens[i], logit_bias["ID"]),
 // CHORUS_RESOURCE_EXHAUSTED (queue), CHORUS_UNAVAILABLE (engine). What is found later ends the
 // generation with an error.
 chorus_code chorus_session_generate(chorus_session* session, const int32_t* tokens,

@@ -59,15 +59,18 @@ class Engine {
 
   // Consumes the prompt in the session and generates text. Where options.stop_tokens is empty it is
   // the model's end_tokens; a max_new_tokens of 0 is 256, or fewer where the session has not the
-  // room. The text ends before the first of `stops`, if one comes.
+  // room. The text ends before the first of `stops`, if one comes that is not complete within the
+  // first options.sampling.min_tokens tokens.
   // A text is tokenised with its special tokens recognised, and begins as the model wants it when
   // the session is empty. Errors: those of Session::generate; of tokenize; kInvalidArgument
-  // (stop[i]) for an empty stop; kUnimplemented (tokenizer) for text or stops where the model has
-  // no vocabulary: tokens go without.
+  // (stop[i], bad_words[i]) for an empty one; kUnimplemented (tokenizer) for text, stops or bad
+  // words where the model has no vocabulary: tokens go without.
   Result<Generation> generate(Session& session, std::string_view prompt,
-                              GenerationOptions options = {}, std::vector<std::string> stops = {});
+                              GenerationOptions options = {}, std::vector<std::string> stops = {},
+                              const TextOptions& text_options = {});
   Result<Generation> generate(Session& session, std::vector<TokenId> prompt,
-                              GenerationOptions options = {}, std::vector<std::string> stops = {});
+                              GenerationOptions options = {}, std::vector<std::string> stops = {},
+                              const TextOptions& text_options = {});
 
   // Session::append, with its end to be read as that of generate.
   Result<Generation> append(Session& session, std::vector<TokenId> tokens,

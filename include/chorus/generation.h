@@ -12,6 +12,16 @@
 
 namespace chorus {
 
+// What a generation shows of its text, and what it must not say.
+struct TextOptions {
+  bool include_stop =
+      false;  // the stop text that ended it, or the text of the stop token, is shown
+  bool show_special = false;  // special tokens are shown
+  // Texts that are not generated, with or without a space in front: no token completes one. None is
+  // empty. Needs the model's tokenizer.
+  std::vector<std::string> bad_words = {};
+};
+
 // Reads what a generation delivers and turns it into valid UTF-8, up to the first stop text. All
 // of it is kept; the views it gives are valid until the next read() or poll().
 // Move-only; it may outlive session and engine, and dropping it does not cancel.
@@ -35,7 +45,8 @@ class Generation {
   // The tokens that the last read() or poll() added.
   std::span<const TokenScore> new_tokens() const;
 
-  // All text so far. A stop text and what follows it are left out, special tokens are not shown.
+  // All text so far. A stop text and what follows it are left out, and so is a stop token; special
+  // tokens are not shown. TextOptions may say otherwise.
   const std::string& text() const;
   // The tokens so far, with a stop token and the tokens of a stop text. likeliest_begin counts into
   // likeliest(). Until it has finished, the session may hold some more.

@@ -43,6 +43,10 @@ Status of_generation(const Status& status, const char* prompt) {
   if (field == "max_tokens") field = "max_new_tokens";
   if (field == "deadline_ms") field = "deadline_ns";
   if (field == "stop" || field.starts_with("stop[")) field.insert(4, "s");
+  for (const std::string_view ids : {"stop_token_ids", "allowed_token_ids"}) {
+    // As "stop_tokens[2]".
+    if (field.starts_with(ids)) field.replace(ids.size() - 4, 4, "s");
+  }
   return status.ok() ? status : Status(status.code(), std::move(field), status.message());
 }
 
@@ -106,31 +110,62 @@ Result<SessionOptions> session_options(const chorus_session_options* given) {
   return options;
 }
 
+namespace {
+
+Status read_texts(const char* name, const char* const* from, size_t count,
+                  std::vector<std::string>& to) {
+  CHORUS_RETURN_IF_ERROR(require_array(from, count, name));
+  for (size_t i = 0; i < count; ++i) {
+    if (from[i] == nullptr) {
+      return invalid_argument(std::string(name) + "[" + std::to_string(i) + "]",
+                              "expected a pointer, found NULL");
+    }
+    to.emplace_back(from[i]);
+  }
+  return Status();
+}
+
+Status read_sampling(const chorus_generation_options& from, SamplingParams& to) {
+  CHORUS_RETURN_IF_ERROR(require_array(from.logit_bias, from.num_logit_bias, "logit_bias"));
+  CHORUS_RETURN_IF_ERROR(
+      require_array(from.allowed_tokens, from.num_allowed_tokens, "allowed_tokens"));
+  to.temperature = from.temperature;
+  to.top_k = from.top_k;
+  if (from.top_p != 0) to.top_p = from.top_p;
+  to.min_p = from.min_p;
+  if (from.typical_p != 0) to.typical_p = from.typical_p;
+  to.presence_penalty = from.presence_penalty;
+  to.frequency_penalty = from.frequency_penalty;
+  if (from.repetition_penalty != 0) to.repetition_penalty = from.repetition_penalty;
+  for (size_t i = 0; i < from.num_logit_bias; ++i)
+    to.logit_bias.push_back({from.logit_bias[i].id, from.logit_bias[i].bias});
+  to.allowed_tokens.assign(from.allowed_tokens, from.allowed_tokens + from.num_allowed_tokens);
+  to.min_tokens = from.min_tokens;
+  to.choice = from.choice;
+  to.logprobs = from.logprobs != 0;
+  to.num_likeliest = from.num_likeliest;
+  return Status();
+}
+
+}  // namespace
+
 Result<GenerateOptions> generation_options(const chorus_generation_options* given) {
   CHORUS_ASSIGN_OR_RETURN(const chorus_generation_options from, options_of(given));
   CHORUS_RETURN_IF_ERROR(require_array(from.stop_tokens, from.num_stop_tokens, "stop_tokens"));
-  CHORUS_RETURN_IF_ERROR(require_array(from.stops, from.num_stops, "stops"));
   GenerateOptions to;
   GenerationOptions& options = to.options;
   options.max_new_tokens = from.max_new_tokens;
-  options.sampling.temperature = from.temperature;
-  options.sampling.top_k = from.top_k;
-  if (from.top_p != 0) options.sampling.top_p = from.top_p;
-  options.sampling.min_p = from.min_p;
-  options.sampling.choice = from.choice;
-  options.sampling.logprobs = from.logprobs != 0;
-  options.sampling.num_likeliest = from.num_likeliest;
+  CHORUS_RETURN_IF_ERROR(read_sampling(from, options.sampling));
   if (from.has_seed != 0) options.seed = from.seed;
   options.ignore_stop_tokens = from.ignore_stop_tokens != 0;
   options.stop_tokens.assign(from.stop_tokens, from.stop_tokens + from.num_stop_tokens);
   options.priority = from.priority;
   if (from.deadline_ns != 0) options.deadline_ns = from.deadline_ns;
-  for (size_t i = 0; i < from.num_stops; ++i) {
-    if (from.stops[i] == nullptr) {
-      return invalid_argument("stops[" + std::to_string(i) + "]", "expected a pointer, found NULL");
-    }
-    to.stops.emplace_back(from.stops[i]);
-  }
+  CHORUS_RETURN_IF_ERROR(read_texts("stops", from.stops, from.num_stops, to.stops));
+  CHORUS_RETURN_IF_ERROR(
+      read_texts("bad_words", from.bad_words, from.num_bad_words, to.text.bad_words));
+  to.text.include_stop = from.include_stop != 0;
+  to.text.show_special = from.show_special != 0;
   return to;
 }
 

@@ -93,6 +93,7 @@ Result<SessionOptions> session_options(const chorus_session_options* given);
 struct GenerateOptions {
   GenerationOptions options;
   std::vector<std::string> stops;
+  TextOptions text;
 };
 Result<GenerateOptions> generation_options(const chorus_generation_options* given);
 

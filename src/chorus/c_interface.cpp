@@ -225,7 +225,7 @@ Status generate(chorus_session* session, const int32_t* tokens, size_t num_token
   CHORUS_ASSIGN_OR_RETURN(GenerateOptions options, generation_options(given));
   return give_generation(
       session->engine->generate(session->session, std::vector<int32_t>(tokens, tokens + num_tokens),
-                                std::move(options.options), std::move(options.stops)),
+                                std::move(options.options), std::move(options.stops), options.text),
       "tokens", out);
 }
 
@@ -236,7 +236,7 @@ Status generate_text(chorus_session* session, const char* text, size_t text_size
   CHORUS_ASSIGN_OR_RETURN(GenerateOptions options, generation_options(given));
   return give_generation(
       session->engine->generate(session->session, std::string_view(text, text_size),
-                                std::move(options.options), std::move(options.stops)),
+                                std::move(options.options), std::move(options.stops), options.text),
       "text", out);
 }
 

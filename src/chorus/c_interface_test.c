@@ -299,6 +299,15 @@ static void test_ways_to_read(chorus_engine* engine) {
   CHECK(result.finish == CHORUS_FINISH_STOP && result.text_size <= at);
   CHECK(memcmp(result.text, seen.text, result.text_size) == 0);
   CHECK(memcmp(seen.text + result.text_size, stop, size) == 0);
+  const size_t before_stop = result.text_size;
+  chorus_generation_close(generation);
+
+  options.include_stop = 1;
+  OK(chorus_session_rewind(session, 0, &error));
+  OK(chorus_session_generate_text(session, "the sea", 7, &options, &generation, &error));
+  result = finished(generation);
+  CHECK(result.text_size == before_stop + size);
+  CHECK(memcmp(result.text + before_stop, stop, size) == 0);
   chorus_generation_close(generation);
   chorus_session_close(session);
 }
@@ -402,6 +411,79 @@ static void test_stop_tokens(chorus_engine* engine) {
   CHECK(result.finish == CHORUS_FINISH_STOP && result.num_tokens == 1);
   CHECK(result.tokens[0].id == ids[0]);
   chorus_generation_close(generation);
+  chorus_session_close(session);
+}
+
+// Bias, penalties, and what may and may not come.
+static void test_sampling(chorus_engine* engine) {
+  current = "sampling";
+  chorus_session* session = NULL;
+  chorus_generation* generation = NULL;
+  OK(chorus_session_open(engine, NULL, &session, &error));
+  const int32_t allowed[] = {40, 41, 42, 43};
+  const chorus_token_bias bias[] = {{41, 50.0f}, {42, 90.0f}};
+  chorus_generation_options options = draws(4);
+  options.temperature = 0;
+  options.allowed_tokens = allowed;
+  options.num_allowed_tokens = 4;
+  options.logit_bias = bias;
+  options.num_logit_bias = 2;
+  OK(chorus_session_generate(session, kPrompt, kPromptSize, &options, &generation, &error));
+  chorus_result result = finished(generation);
+  for (size_t i = 0; i < 4; ++i) CHECK(result.tokens[i].id == 42);
+  chorus_generation_close(generation);
+
+  // Each token once, as long as there are four; the end token not before it may.
+  options.num_logit_bias = 0;
+  options.repetition_penalty = 1e6f;
+  options.presence_penalty = 2.0f;
+  options.frequency_penalty = 2.0f;
+  options.typical_p = 1.0f;
+  options.ignore_stop_tokens = 0;
+  options.stop_tokens = allowed;
+  options.num_stop_tokens = 1;
+  options.min_tokens = 3;
+  OK(chorus_session_rewind(session, 0, &error));
+  OK(chorus_session_generate(session, kPrompt, kPromptSize, &options, &generation, &error));
+  result = finished(generation);
+  CHECK(result.num_tokens == 4);
+  for (size_t i = 0; i < 3; ++i) CHECK(result.tokens[i].id != 40);
+  chorus_generation_close(generation);
+
+  options = draws(1);
+  const chorus_token_bias unknown[] = {{99999999, 1.0f}};
+  options.logit_bias = unknown;
+  options.num_logit_bias = 1;
+  FAILS(CHORUS_INVALID_ARGUMENT, "logit_bias[\"99999999\"]",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  const int32_t bad_ids[] = {1, -1};
+  options = draws(1);
+  options.allowed_tokens = bad_ids;
+  options.num_allowed_tokens = 2;
+  FAILS(CHORUS_INVALID_ARGUMENT, "allowed_tokens[1]",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  options = draws(1);
+  options.stop_tokens = bad_ids;
+  options.num_stop_tokens = 2;
+  FAILS(CHORUS_INVALID_ARGUMENT, "stop_tokens[1]",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  const char* bad_words[] = {"x", ""};
+  options = draws(1);
+  options.bad_words = bad_words;
+  options.num_bad_words = 2;
+  FAILS(CHORUS_INVALID_ARGUMENT, "bad_words[1]",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  bad_words[1] = NULL;
+  FAILS(CHORUS_INVALID_ARGUMENT, "bad_words[1]",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  options = draws(1);
+  options.min_tokens = 2;
+  FAILS(CHORUS_INVALID_ARGUMENT, "min_tokens",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
+  options = draws(1);
+  options.num_logit_bias = 1;
+  FAILS(CHORUS_INVALID_ARGUMENT, "logit_bias",
+        chorus_session_generate(session, kPrompt, 1, &options, &generation, &error));
   chorus_session_close(session);
 }
 
@@ -593,6 +675,7 @@ int main(int count, char** arguments) {
   test_ending_early(engine);
   test_logprobs(engine);
   test_stop_tokens(engine);
+  test_sampling(engine);
   test_sessions(engine, arguments[2]);
   test_misuse(engine);
 

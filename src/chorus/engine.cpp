@@ -248,16 +248,18 @@ Result<std::shared_ptr<const TextModel>> Engine::text() const {
 }
 
 Result<Generation> Engine::generate(Session& session, std::string_view prompt,
-                                    GenerationOptions options, std::vector<std::string> stops) {
+                                    GenerationOptions options, std::vector<std::string> stops,
+                                    const TextOptions& text_options) {
   // A session that is not empty goes on with its text.
   const text::EncodeOptions encode{.parse_special = true,
                                    .add_special = session.valid() && session.position() == 0};
   CHORUS_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenize(prompt, encode));
-  return generate(session, std::move(tokens), std::move(options), std::move(stops));
+  return generate(session, std::move(tokens), std::move(options), std::move(stops), text_options);
 }
 
 Result<Generation> Engine::generate(Session& session, std::vector<TokenId> prompt,
-                                    GenerationOptions options, std::vector<std::string> stops) {
+                                    GenerationOptions options, std::vector<std::string> stops,
+                                    const TextOptions& text_options) {
   if (options.stop_tokens.empty()) options.stop_tokens = end_tokens(*program_);
   if (options.max_new_tokens == 0 && session.valid()) {
     const int64_t room =
@@ -266,9 +268,9 @@ Result<Generation> Engine::generate(Session& session, std::vector<TokenId> promp
         static_cast<int32_t>(std::clamp<int64_t>(room, 1, GenerationOptions().max_new_tokens));
   }
   auto model = text();
-  if (!model.ok() && !stops.empty()) return model.status();
-  return start_generation(session, std::move(prompt), options, model.ok() ? *model : nullptr,
-                          std::move(stops));
+  if (!model.ok() && !(stops.empty() && text_options.bad_words.empty())) return model.status();
+  return start_generation(session, std::move(prompt), std::move(options),
+                          model.ok() ? *model : nullptr, std::move(stops), text_options);
 }
 
 Result<Generation> Engine::append(Session& session, std::vector<TokenId> tokens,

@@ -9,19 +9,27 @@
 namespace chorus {
 
 struct Generation::State {
-  State(std::shared_ptr<const TextModel> text_in, text::StopMatcher stops_in)
-      : text(std::move(text_in)), stops(std::move(stops_in)) {
+  State(std::shared_ptr<const TextModel> text_in, text::StopMatcher stops_in,
+        const TextOptions& options, int32_t min_tokens_in)
+      : text(std::move(text_in)),
+        stops(std::move(stops_in)),
+        includes_stop(options.include_stop),
+        min_tokens(min_tokens_in) {
     if (text != nullptr) {
-      detokenizer.emplace(text->tokenizer(), text::DecodeOptions{.skip_special = true});
+      detokenizer.emplace(text->tokenizer(),
+                          text::DecodeOptions{.skip_special = !options.show_special});
     }
   }
 
   void take(Update& delivered);
   void take_text(TokenId token);
+  void show(const text::StopMatcher::Output& shown);
   void finish(FinishReason reason, Status status);
 
   const std::shared_ptr<const TextModel> text;  // owners: with whoever made the generation
   text::StopMatcher stops;
+  const bool includes_stop;
+  const int32_t min_tokens;                      // stop texts within so many are none
   std::optional<text::Detokenizer> detokenizer;  // none without text
   GenerationHandle handle;
   Update update;  // reused
@@ -44,7 +52,10 @@ void Generation::State::take(Update& delivered) {
     const auto first = delivered.likeliest.begin() + score.likeliest_begin;
     likeliest.insert(likeliest.end(), first, first + score.likeliest_count);
     tokens.push_back(kept);
-    take_text(score.id);
+    // Only a stop token, or we ourselves, end it so.
+    const bool is_stop_token =
+        delivered.finish == FinishReason::kStop && &score == &delivered.tokens.back();
+    if (!is_stop_token || includes_stop) take_text(score.id);
   }
   if (delivered.finish) finish(*delivered.finish, std::move(delivered.error));
 }
@@ -54,12 +65,17 @@ void Generation::State::take_text(TokenId token) {
   const auto piece = detokenizer->push(token);
   // The engine delivers ids of the vocabulary only; a tokenizer may be smaller.
   if (!piece.ok()) return;
-  const auto shown = stops.feed(*piece);
-  output += shown.text;
+  const auto shown = stops.feed(*piece, std::ssize(tokens) > min_tokens);
+  show(shown);
   if (!shown.match) return;
   stop_index = shown.match->stop_index;
   // The surplus is rewound by the engine. There is a token, so this cannot fail.
   CHORUS_CHECK(handle.finish_at(static_cast<int32_t>(tokens.size())).ok());
+}
+
+void Generation::State::show(const text::StopMatcher::Output& shown) {
+  output += shown.text;
+  if (shown.match && includes_stop) output += stops.stop(shown.match->stop_index);
 }
 
 void Generation::State::finish(FinishReason reason, Status status) {
@@ -71,8 +87,9 @@ void Generation::State::finish(FinishReason reason, Status status) {
   }
   if (detokenizer && !stop_index) {
     const std::string rest = detokenizer->finish();
-    const auto shown = rest.empty() ? text::StopMatcher::Output() : stops.feed(rest);
-    output += shown.text;
+    const auto shown = rest.empty() ? text::StopMatcher::Output()
+                                    : stops.feed(rest, std::ssize(tokens) > min_tokens);
+    show(shown);
     if (!shown.match) output += stops.finish();
     if (shown.match) stop_index = shown.match->stop_index;
     if (shown.match && reason == FinishReason::kLength) reason = FinishReason::kStop;
@@ -82,22 +99,58 @@ void Generation::State::finish(FinishReason reason, Status status) {
   handle.wait();
 }
 
+namespace {
+
+// The tokens of each word, alone and behind a space, as what must not come.
+Status forbid_words(const text::Tokenizer& tokenizer, const std::vector<std::string>& words,
+                    SamplingParams& sampling) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string field = "bad_words[" + std::to_string(i) + "]";
+    const std::string word =
+        words[i].substr(std::min(words[i].find_first_not_of(' '), words[i].size()));
+    if (word.empty()) return invalid_argument(field, "expected a text that is not empty");
+    std::vector<TokenId> found[2];
+    for (size_t with_space = 0; with_space < 2; ++with_space) {
+      auto tokens = tokenizer.encode((with_space == 1 ? " " : "") + word,
+                                     {.parse_special = true, .add_special = false});
+      if (!tokens.ok()) return Status(tokens.status().code(), field, tokens.status().message());
+      found[with_space] = std::move(tokens).value();
+    }
+    if (found[0].empty()) return invalid_argument(field, "expected a text that has tokens");
+    if (found[1] != found[0]) sampling.bad_sequences.push_back(std::move(found[1]));
+    sampling.bad_sequences.push_back(std::move(found[0]));
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<Generation> start_generation(Session& session, std::vector<TokenId> prompt,
-                                    const GenerationOptions& options,
+                                    GenerationOptions options,
                                     std::shared_ptr<const TextModel> text,
-                                    std::vector<std::string> stops) {
+                                    std::vector<std::string> stops,
+                                    const TextOptions& text_options) {
   if (text == nullptr && !stops.empty()) {
     return invalid_argument("stop", "expected no stop text: the model has no tokenizer");
   }
+  if (text == nullptr && !text_options.bad_words.empty()) {
+    return invalid_argument("bad_words", "expected none: the model has no tokenizer");
+  }
+  if (text != nullptr) {
+    CHORUS_RETURN_IF_ERROR(
+        forbid_words(text->tokenizer(), text_options.bad_words, options.sampling));
+  }
   CHORUS_ASSIGN_OR_RETURN(auto matcher, text::StopMatcher::create(std::move(stops)));
-  auto state = std::make_unique<Generation::State>(std::move(text), std::move(matcher));
+  auto state = std::make_unique<Generation::State>(std::move(text), std::move(matcher),
+                                                   text_options, options.sampling.min_tokens);
   CHORUS_ASSIGN_OR_RETURN(state->handle, session.generate(std::move(prompt), options));
   return Generation(std::move(state));
 }
 
 Result<Generation> start_append(Session& session, std::vector<TokenId> tokens,
                                 const GenerationOptions& options) {
-  auto state = std::make_unique<Generation::State>(nullptr, text::StopMatcher::create({}).value());
+  auto state = std::make_unique<Generation::State>(nullptr, text::StopMatcher::create({}).value(),
+                                                   TextOptions(), 0);
   CHORUS_ASSIGN_OR_RETURN(state->handle, session.append(std::move(tokens), options));
   return Generation(std::move(state));
 }

@@ -64,6 +64,11 @@ Status set_number(const Given& given, const char* what, Good is_good, float& out
   return {};
 }
 
+Status set_penalty(const Given& given, float& out) {
+  return set_number(
+      given, "a number from -2 to 2", [](double x) { return x >= -2 && x <= 2; }, out);
+}
+
 Status set_share(const Given& given, float& out) {
   return set_number(
       given, "a number above 0 and at most 1", [](double x) { return x > 0 && x <= 1; }, out);
@@ -105,11 +110,53 @@ Status add_filled_text(const Given& given, std::vector<std::string>& out) {
   return out.back().empty() ? expected(given, "a text that is not empty") : Status();
 }
 
-Status set_stop(const Given& given, GenerationFields& fields) {
-  fields.stop.clear();
-  if (given.value.is_string()) return add_filled_text(given, fields.stop);
+Status set_texts(const Given& given, std::vector<std::string>& out) {
+  out.clear();
+  if (given.value.is_string()) return add_filled_text(given, out);
   return for_elements(given, "a string, or an array of strings",
-                      [&](const Given& element) { return add_filled_text(element, fields.stop); });
+                      [&](const Given& element) { return add_filled_text(element, out); });
+}
+
+template <typename Number>
+std::optional<Number> number_of(std::string_view word) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+// An id as a member's name, without a sign or zeros in front.
+std::optional<TokenId> id_of_name(const std::string& name) {
+  const auto id = number_of<TokenId>(name);
+  return id && *id >= 0 && std::to_string(*id) == name ? id : std::nullopt;
+}
+
+// What is beyond kMaxBias is as good as that.
+Status set_bias(const Given& given, std::vector<TokenBias>& out) {
+  out.clear();
+  if (!given.value.is_object())
+    return expected(given, "a number for each of some token ids (in JSON an object)");
+  for (const auto& [name, value] : given.value.as_object()) {
+    const Given member{given.name + "[\"" + name + "\"]", value, given.rules};
+    const auto id = id_of_name(name);
+    if (!id) return invalid_argument(member.name, "expected a token id as its name");
+    float bias = 0;
+    CHORUS_RETURN_IF_ERROR(
+        set_number(member, "a number", [](double x) { return std::isfinite(x); }, bias));
+    out.push_back({*id, std::clamp(bias, -kMaxBias, kMaxBias)});
+  }
+  return {};
+}
+
+json::Value bias_value(const std::vector<TokenBias>& biases) {
+  json::Value value{json::Object()};
+  for (const TokenBias& each : biases) value.set(std::to_string(each.id), each.bias);
+  return value;
+}
+
+Status set_truncate(const Given& given, std::optional<int32_t>& out) {
+  CHORUS_RETURN_IF_ERROR(set_whole(given, -1, kMaxTokensLimit, out));
+  return out == 0 ? expected(given, "at least 1, or -1 for what there is room for") : Status();
 }
 
 Status set_top_k(const Given& given, GenerationFields& fields) {
@@ -166,12 +213,11 @@ Status set_top_logprobs(const Given& given, GenerationFields& fields) {
 // ---- The table ----
 
 // How a word says it.
-enum class Form : uint8_t { kNumber, kBoolean, kText };
+enum class Form : uint8_t { kNumber, kBoolean, kText, kTexts, kNumbers, kBias };
 
 struct Parameter {
   std::string_view name;
   Form form;
-  bool is_list;
   Status (*set)(const Given& given, GenerationFields& fields);
   json::Value (*get)(const GenerationFields& fields);
 };
@@ -190,66 +236,123 @@ using Fields = GenerationFields;
 
 // In the order in which members are taken, whatever theirs is.
 constexpr Parameter kParameters[] = {
-    {"temperature", Form::kNumber, false,
+    {"temperature", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_number(
            given, "a number from 0 to 100", [](double x) { return x >= 0 && x <= kMaxTemperature; },
            fields.sampling.temperature);
      },
      [](const Fields& fields) { return json::Value(fields.sampling.temperature); }},
-    {"top_k", Form::kNumber, false, set_top_k,
+    {"top_k", Form::kNumber, set_top_k,
      [](const Fields& fields) { return json::Value(fields.sampling.top_k); }},
-    {"top_p", Form::kNumber, false,
+    {"top_p", Form::kNumber,
      [](const Given& given, Fields& fields) { return set_share(given, fields.sampling.top_p); },
      [](const Fields& fields) { return json::Value(fields.sampling.top_p); }},
-    {"min_p", Form::kNumber, false,
+    {"min_p", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_number(
            given, "a number from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
            fields.sampling.min_p);
      },
      [](const Fields& fields) { return json::Value(fields.sampling.min_p); }},
-    {"max_tokens", Form::kNumber, false,
+    {"typical_p", Form::kNumber,
+     [](const Given& given, Fields& fields) { return set_share(given, fields.sampling.typical_p); },
+     [](const Fields& fields) { return json::Value(fields.sampling.typical_p); }},
+    {"presence_penalty", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_penalty(given, fields.sampling.presence_penalty);
+     },
+     [](const Fields& fields) { return json::Value(fields.sampling.presence_penalty); }},
+    {"frequency_penalty", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_penalty(given, fields.sampling.frequency_penalty);
+     },
+     [](const Fields& fields) { return json::Value(fields.sampling.frequency_penalty); }},
+    {"repetition_penalty", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_number(
+           given, "a number above 0", [](double x) { return x > 0 && std::isfinite(x); },
+           fields.sampling.repetition_penalty);
+     },
+     [](const Fields& fields) { return json::Value(fields.sampling.repetition_penalty); }},
+    {"logit_bias", Form::kBias,
+     [](const Given& given, Fields& fields) { return set_bias(given, fields.sampling.logit_bias); },
+     [](const Fields& fields) { return bias_value(fields.sampling.logit_bias); }},
+    {"allowed_token_ids", Form::kNumbers,
+     [](const Given& given, Fields& fields) {
+       return set_ids(given, fields.sampling.allowed_tokens);
+     },
+     [](const Fields& fields) { return array_of(fields.sampling.allowed_tokens); }},
+    {"bad_words", Form::kTexts,
+     [](const Given& given, Fields& fields) { return set_texts(given, fields.bad_words); },
+     [](const Fields& fields) { return array_of(fields.bad_words); }},
+    {"max_tokens", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_whole(given, given.rules.least_max_tokens, kMaxTokensLimit, fields.max_tokens);
      },
      [](const Fields& fields) { return optional_value(fields.max_tokens); }},
-    {"max_completion_tokens", Form::kNumber, false,
+    {"max_completion_tokens", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_whole(given, given.rules.least_max_tokens, kMaxTokensLimit, fields.max_tokens);
      },
      [](const Fields& fields) { return optional_value(fields.max_tokens); }},
-    {"seed", Form::kNumber, false, set_seed,
+    {"min_tokens", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_whole(given, 0, kMaxTokensLimit, fields.sampling.min_tokens);
+     },
+     [](const Fields& fields) { return json::Value(fields.sampling.min_tokens); }},
+    {"seed", Form::kNumber, set_seed,
      [](const Fields& fields) { return optional_value(fields.seed); }},
-    {"stop", Form::kText, true, set_stop,
+    {"stop", Form::kTexts,
+     [](const Given& given, Fields& fields) { return set_texts(given, fields.stop); },
      [](const Fields& fields) { return array_of(fields.stop); }},
-    {"stop_token_ids", Form::kNumber, true,
+    {"stop_token_ids", Form::kNumbers,
      [](const Given& given, Fields& fields) { return set_ids(given, fields.stop_token_ids); },
      [](const Fields& fields) { return array_of(fields.stop_token_ids); }},
-    {"ignore_eos", Form::kBoolean, false,
+    {"ignore_eos", Form::kBoolean,
      [](const Given& given, Fields& fields) { return set_boolean(given, fields.ignore_eos); },
      [](const Fields& fields) { return json::Value(fields.ignore_eos); }},
-    {"n", Form::kNumber, false,
+    {"include_stop_str_in_output", Form::kBoolean,
+     [](const Given& given, Fields& fields) {
+       return set_boolean(given, fields.include_stop_str_in_output);
+     },
+     [](const Fields& fields) { return json::Value(fields.include_stop_str_in_output); }},
+    {"skip_special_tokens", Form::kBoolean,
+     [](const Given& given, Fields& fields) {
+       return set_boolean(given, fields.skip_special_tokens);
+     },
+     [](const Fields& fields) { return json::Value(fields.skip_special_tokens); }},
+    {"n", Form::kNumber,
      [](const Given& given, Fields& fields) { return set_whole(given, 1, kMaxChoices, fields.n); },
      [](const Fields& fields) { return json::Value(fields.n); }},
-    {"logprobs", Form::kNumber, false,
+    {"best_of", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_whole(given, 1, kMaxChoices, fields.best_of);
+     },
+     [](const Fields& fields) { return optional_value(fields.best_of); }},
+    {"logprobs", Form::kNumber,
      [](const Given& given, Fields& fields) { return set_logprobs(given, fields.logprobs); },
      [](const Fields& fields) { return optional_value(fields.logprobs); }},
-    {"top_logprobs", Form::kNumber, false, set_top_logprobs,
+    {"top_logprobs", Form::kNumber, set_top_logprobs,
      [](const Fields& fields) { return optional_value(fields.logprobs); }},
-    {"prompt_logprobs", Form::kNumber, false,
+    {"prompt_logprobs", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_whole(given, 0, kMaxLikeliest, fields.prompt_logprobs);
      },
      [](const Fields& fields) { return optional_value(fields.prompt_logprobs); }},
-    {"priority", Form::kNumber, false,
+    {"truncate_prompt_tokens", Form::kNumber,
+     [](const Given& given, Fields& fields) {
+       return set_truncate(given, fields.truncate_prompt_tokens);
+     },
+     [](const Fields& fields) { return optional_value(fields.truncate_prompt_tokens); }},
+    {"priority", Form::kNumber,
      [](const Given& given, Fields& fields) {
        return set_whole(given, std::numeric_limits<int32_t>::min(), kMost, fields.priority);
      },
      [](const Fields& fields) { return json::Value(fields.priority); }},
-    {"deadline_ms", Form::kNumber, false, set_deadline,
+    {"deadline_ms", Form::kNumber, set_deadline,
      [](const Fields& fields) { return optional_value(fields.deadline_ms); }},
-    {"cache_salt", Form::kText, false,
+    {"cache_salt", Form::kText,
      [](const Given& given, Fields& fields) { return set_text(given, fields.cache_salt); },
      [](const Fields& fields) { return json::Value(fields.cache_salt); }},
 };
@@ -277,11 +380,32 @@ Status set(const Parameter& parameter, const json::Value& value, const FieldRule
   return parameter.set({std::string(parameter.name), value, rules}, fields);
 }
 
-template <typename Number>
-std::optional<Number> number_of(std::string_view word) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+// As a number, or as what it is, to be refused.
+json::Value number_value(std::string_view word) {
+  if (const auto whole = number_of<int64_t>(word)) return json::Value(*whole);
+  if (const auto whole = number_of<uint64_t>(word)) return json::Value(*whole);
+  const auto number = number_of<double>(word);
+  return number && std::isfinite(*number) ? json::Value(*number) : json::Value(word);
+}
+
+// The parts between spaces.
+std::vector<std::string_view> parts_of(std::string_view word) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
+    if (word.empty()) return parts;
+    parts.push_back(word.substr(0, word.find(' ')));
+    word.remove_prefix(parts.back().size());
+  }
+}
+
+json::Value bias_of_word(std::string_view word) {
+  json::Value value{json::Object()};
+  for (const std::string_view part : parts_of(word)) {
+    const size_t equals = part.find('=');
+    if (equals == std::string_view::npos) return json::Value(word);
+    value.set(std::string(part.substr(0, equals)), number_value(part.substr(equals + 1)));
+  }
   return value;
 }
 
@@ -293,6 +417,10 @@ Result<GenerationFields> read_generation_fields(const json::Value& object, Gener
     const json::Value* value = object.find(each.name);
     if (value == nullptr || value->is_null()) continue;
     CHORUS_RETURN_IF_ERROR(set(each, *value, rules, fields));
+  }
+  if (fields.best_of && *fields.best_of < fields.n) {
+    return invalid_argument("best_of", "expected at least n, " + std::to_string(fields.n) +
+                                           ", found " + std::to_string(*fields.best_of));
   }
   return fields;
 }
@@ -317,20 +445,24 @@ json::Value generation_field(std::string_view name, const GenerationFields& fiel
 
 json::Value generation_field_of_word(std::string_view name, std::string_view word) {
   const Parameter& found = parameter(name);
-  json::Value value(word);  // also of what is neither a number nor a boolean, to be refused
-  if (found.form == Form::kBoolean && (word == "true" || word == "false")) {
-    value = json::Value(word == "true");
-  } else if (found.form == Form::kNumber) {
-    const auto number = number_of<double>(word);
-    if (const auto signed_whole = number_of<int64_t>(word)) {
-      value = json::Value(*signed_whole);
-    } else if (const auto unsigned_whole = number_of<uint64_t>(word)) {
-      value = json::Value(*unsigned_whole);
-    } else if (number && std::isfinite(*number)) {
-      value = json::Value(*number);
+  switch (found.form) {
+    case Form::kNumber:
+      return number_value(word);
+    case Form::kBoolean:
+      return word == "true" || word == "false" ? json::Value(word == "true") : json::Value(word);
+    case Form::kText:
+      break;
+    case Form::kTexts:
+      return json::Value(json::Array{json::Value(word)});
+    case Form::kNumbers: {
+      json::Array numbers;
+      for (const std::string_view part : parts_of(word)) numbers.push_back(number_value(part));
+      return json::Value(std::move(numbers));
     }
+    case Form::kBias:
+      return bias_of_word(word);
   }
-  return found.is_list ? json::Value(json::Array{value}) : value;
+  return json::Value(word);
 }
 
 GenerationOptions generation_options(const GenerationFields& fields,
@@ -348,6 +480,22 @@ GenerationOptions generation_options(const GenerationFields& fields,
   options.ignore_stop_tokens = options.stop_tokens.empty();
   options.priority = fields.priority;
   return options;
+}
+
+TextOptions text_options(const GenerationFields& fields) {
+  return {.include_stop = fields.include_stop_str_in_output,
+          .show_special = !fields.skip_special_tokens,
+          .bad_words = fields.bad_words};
+}
+
+int32_t truncate_prompt(const GenerationFields& fields, int64_t room,
+                        std::vector<TokenId>& prompt) {
+  if (!fields.truncate_prompt_tokens) return 0;
+  const int64_t wanted = *fields.truncate_prompt_tokens < 0 ? room : *fields.truncate_prompt_tokens;
+  const int64_t surplus = std::ssize(prompt) - std::max<int64_t>(wanted, 1);
+  if (surplus <= 0) return 0;
+  prompt.erase(prompt.begin(), prompt.begin() + surplus);
+  return static_cast<int32_t>(surplus);
 }
 
 }  // namespace chorus

@@ -25,7 +25,22 @@ TEST(GenerationFields, EveryParameterIsRead) {
       "temperature": 0.5, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "max_tokens": 7, "seed": 3,
       "stop": ["a", "b"], "stop_token_ids": [5, 0], "ignore_eos": true, "n": 4, "logprobs": true,
       "top_logprobs": 3, "prompt_logprobs": 2, "priority": -1, "deadline_ms": 20,
-      "cache_salt": "s"})");
+      "cache_salt": "s", "typical_p": 0.8, "presence_penalty": 1.5, "frequency_penalty": -0.5,
+      "repetition_penalty": 1.25, "logit_bias": {"5": -1, "9": 200.5}, "bad_words": ["x", "y z"],
+      "allowed_token_ids": [4, 9], "min_tokens": 2, "include_stop_str_in_output": true,
+      "skip_special_tokens": false, "best_of": 6, "truncate_prompt_tokens": -1})");
+  EXPECT_EQ(fields.sampling.typical_p, 0.8f);
+  EXPECT_EQ(fields.sampling.presence_penalty, 1.5f);
+  EXPECT_EQ(fields.sampling.frequency_penalty, -0.5f);
+  EXPECT_EQ(fields.sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(fields.sampling.logit_bias, (std::vector<TokenBias>{{5, -1.0f}, {9, 100.0f}}));
+  EXPECT_EQ(fields.sampling.allowed_tokens, (std::vector<TokenId>{4, 9}));
+  EXPECT_EQ(fields.sampling.min_tokens, 2);
+  EXPECT_EQ(fields.bad_words, (std::vector<std::string>{"x", "y z"}));
+  EXPECT_TRUE(fields.include_stop_str_in_output);
+  EXPECT_FALSE(fields.skip_special_tokens);
+  EXPECT_EQ(fields.best_of, 6);
+  EXPECT_EQ(fields.truncate_prompt_tokens, -1);
   EXPECT_EQ(fields.sampling.temperature, 0.5f);
   EXPECT_EQ(fields.sampling.top_k, 40);
   EXPECT_EQ(fields.sampling.top_p, 0.9f);
@@ -65,6 +80,18 @@ TEST(GenerationFields, WhatIsNotInItsRangeIsRefusedByName) {
       {"top_k", {"-2", "1.5", "2147483648", "true", "\"5\""}},
       {"top_p", {"0", "-1", "1.01", "1e-60", "true"}},
       {"min_p", {"-0.1", "1.01", "false", "\"0\""}},
+      {"typical_p", {"0", "-1", "1.01", "true", "\"1\""}},
+      {"presence_penalty", {"-2.1", "2.1", "true", "\"1\""}},
+      {"frequency_penalty", {"-2.1", "2.1", "[1]"}},
+      {"repetition_penalty", {"0", "-1", "1e300", "1e-60", "true"}},
+      {"logit_bias", {"5", "[5]", "\"5\"", "true"}},
+      {"allowed_token_ids", {"5", "\"5\"", "{}"}},
+      {"bad_words", {"5", "\"\"", "{}"}},
+      {"min_tokens", {"-1", "1.5", "true", "16777217"}},
+      {"include_stop_str_in_output", {"1", "\"true\""}},
+      {"skip_special_tokens", {"0", "\"true\""}},
+      {"best_of", {"0", "1025", "1.5", "true"}},
+      {"truncate_prompt_tokens", {"0", "-2", "1.5", "true"}},
       {"max_tokens", {"0", "-1", "1.5", "1e300", "16777217", "true"}},
       {"max_completion_tokens", {"0", "\"7\"", "[]"}},
       {"seed", {"-1", "1.5", "true", "\"x\"", "1e30"}},
@@ -98,6 +125,11 @@ TEST(GenerationFields, AnElementIsNamedByItsPlace) {
   EXPECT_EQ(read(R"({"stop": ["a", null]})").status().field(), "stop[1]");
   EXPECT_EQ(read(R"({"stop_token_ids": [1, 2, -1]})").status().field(), "stop_token_ids[2]");
   EXPECT_EQ(read(R"({"stop_token_ids": [true]})").status().field(), "stop_token_ids[0]");
+  EXPECT_EQ(read(R"({"logit_bias": {"5": true}})").status().field(), "logit_bias[\"5\"]");
+  for (const std::string name : {"x", "-1", "05", "+5", "5.0", "", "99999999999"}) {
+    EXPECT_EQ(read("{\"logit_bias\": {\"" + name + "\": 1}}").status().field(),
+              "logit_bias[\"" + name + "\"]");
+  }
 }
 
 TEST(GenerationFields, WholeFloatsAreWholeNumbers) {
@@ -118,6 +150,10 @@ TEST(GenerationFields, FormsOfOneParameter) {
   // Whichever comes first.
   EXPECT_EQ(good(R"({"max_completion_tokens": 3, "max_tokens": 9})").max_tokens, 3);
   EXPECT_EQ(good(R"({"top_logprobs": 2, "logprobs": true})").logprobs, 2);
+  EXPECT_EQ(good(R"({"bad_words": "end"})").bad_words, std::vector<std::string>{"end"});
+  EXPECT_TRUE(good(R"({"logit_bias": {}})").sampling.logit_bias.empty());
+  EXPECT_EQ(good(R"({"best_of": 3, "n": 3})").best_of, 3);
+  EXPECT_EQ(read(R"({"best_of": 2, "n": 3})").status().field(), "best_of");
 }
 
 TEST(GenerationFields, SeedsHave64Bits) {
@@ -145,7 +181,11 @@ TEST(GenerationFields, AValueThatIsGotCanBeSet) {
   GenerationFields from = good(R"({"temperature": 0.7, "top_k": 3, "top_p": 0.1, "min_p": 0.3,
       "max_tokens": 5, "seed": 9, "stop": ["a b", "c"], "stop_token_ids": [7],
       "ignore_eos": true, "n": 2, "logprobs": 1, "prompt_logprobs": 4, "priority": 8,
-      "deadline_ms": 5, "cache_salt": "x"})");
+      "deadline_ms": 5, "cache_salt": "x", "typical_p": 0.3, "presence_penalty": 0.1,
+      "frequency_penalty": 0.2, "repetition_penalty": 1.1, "logit_bias": {"3": 0.1, "2": -7},
+      "allowed_token_ids": [3, 1], "bad_words": ["a"], "min_tokens": 3,
+      "include_stop_str_in_output": true, "skip_special_tokens": false, "best_of": 7,
+      "truncate_prompt_tokens": 12})");
   for (const GenerationFields& each : {from, GenerationFields()}) {
     GenerationFields to = from;
     for (const std::string_view name : generation_field_names()) {
@@ -172,6 +212,10 @@ TEST(GenerationFields, WordsStandForValues) {
   EXPECT_EQ(word("seed", "18446744073709551615"), "18446744073709551615");
   EXPECT_EQ(word("stop", "5"), "[\"5\"]");
   EXPECT_EQ(word("stop_token_ids", "5"), "[5]");
+  EXPECT_EQ(word("stop_token_ids", " 5  7 x"), "[5,7,\"x\"]");
+  EXPECT_EQ(word("logit_bias", "5=-1 7=2.5"), "{\"5\":-1,\"7\":2.5}");
+  EXPECT_EQ(word("logit_bias", "5"), "\"5\"");
+  EXPECT_EQ(word("logit_bias", "5=x"), "{\"5\":\"x\"}");
   EXPECT_EQ(word("ignore_eos", "true"), "true");
   GenerationFields fields;
   for (const char* text : {"nan", "inf", "1e999", "0x1", "1,5", "", " 1", "hot"}) {
@@ -200,6 +244,21 @@ TEST(GenerationFields, AsTheEngineTakesThem) {
   fields.stop_token_ids.clear();
   EXPECT_TRUE(generation_options(fields, ends).ignore_stop_tokens);
   EXPECT_EQ(generation_options(GenerationFields(), ends).max_new_tokens, 256);
+}
+
+TEST(GenerationFields, APromptIsCutAtItsFront) {
+  const auto cut = [](std::string_view text, int64_t room) {
+    std::vector<TokenId> prompt{1, 2, 3, 4, 5};
+    const int32_t removed = truncate_prompt(good(text), room, prompt);
+    EXPECT_EQ(removed + std::ssize(prompt), 5);
+    EXPECT_EQ(prompt.back(), 5);
+    return std::ssize(prompt);
+  };
+  EXPECT_EQ(cut("{}", 2), 5);
+  EXPECT_EQ(cut(R"({"truncate_prompt_tokens": 9})", 2), 5);
+  EXPECT_EQ(cut(R"({"truncate_prompt_tokens": 3})", 2), 3);
+  EXPECT_EQ(cut(R"({"truncate_prompt_tokens": -1})", 2), 2);
+  EXPECT_EQ(cut(R"({"truncate_prompt_tokens": -1})", -4), 1);
 }
 
 }  // namespace

@@ -11,12 +11,14 @@
 
 namespace chorus {
 
-// Generates in the session. Without `text` the generation has tokens only, and takes no stops.
-// Errors: those of Session::generate and StopMatcher::create.
+// Generates in the session. Without `text` the generation has tokens only, and takes neither stops
+// nor bad words. Errors: those of Session::generate and StopMatcher::create; kInvalidArgument
+// (stop, bad_words, bad_words[i]).
 Result<Generation> start_generation(Session& session, std::vector<TokenId> prompt,
-                                    const GenerationOptions& options,
+                                    GenerationOptions options,
                                     std::shared_ptr<const TextModel> text,
-                                    std::vector<std::string> stops);
+                                    std::vector<std::string> stops,
+                                    const TextOptions& text_options = {});
 
 // Consumes tokens. Errors: those of Session::append.
 Result<Generation> start_append(Session& session, std::vector<TokenId> tokens,

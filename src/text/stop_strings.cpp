@@ -37,7 +37,7 @@ void StopMatcher::advance(Stop& stop, char byte) {
   if (byte == stop.text[stop.num_matched]) ++stop.num_matched;
 }
 
-StopMatcher::Output StopMatcher::feed(std::string_view text) {
+StopMatcher::Output StopMatcher::feed(std::string_view text, bool may_match) {
   CHORUS_CHECK(!has_matched_);
   ++num_tokens_;
   for (const char byte : text) {
@@ -46,7 +46,11 @@ StopMatcher::Output StopMatcher::feed(std::string_view text) {
     for (Stop& stop : stops_) {
       advance(stop, byte);
       const bool is_complete = stop.num_matched == stop.text.size();
-      if (is_complete && (!complete || stop.text.size() > complete->text.size())) complete = &stop;
+      if (is_complete && !may_match) {
+        stop.num_matched = stop.border.back();
+      } else if (is_complete && (!complete || stop.text.size() > complete->text.size())) {
+        complete = &stop;
+      }
     }
     if (complete) {
       has_matched_ = true;

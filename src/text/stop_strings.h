@@ -32,13 +32,17 @@ class StopMatcher {
   // No stops: everything passes. Errors: kInvalidArgument on "stop[i]" for an empty string.
   static Result<StopMatcher> create(std::vector<std::string> stops);
 
-  // The text of the next token, which may be empty. Requires: no match yet.
-  Output feed(std::string_view text);
+  // The text of the next token, which may be empty. With `may_match` false a stop string that is
+  // complete in it is none; one that is complete later is, wherever it began. Requires: no match
+  // yet.
+  Output feed(std::string_view text, bool may_match = true);
 
   // The text still held when no more tokens come. Empty after a match.
   std::string finish();
 
   bool has_matched() const { return has_matched_; }
+  // Of the list given to create().
+  const std::string& stop(size_t index) const { return stops_[index].text; }
 
  private:
   // One stop string and how much of it the text ends with (Knuth, Morris, Pratt 1977).

@@ -126,5 +126,22 @@ TEST(StopMatcher, AgreesWithANaiveSearch) {
   EXPECT_LT(num_matches, 19000u);
 }
 
+// Of a match that is complete while none may be, nothing is left but what may begin a later one.
+TEST(StopMatcher, AMatchThatDoesNotCountIsText) {
+  for (const bool starts_inside : {false, true}) {
+    StopMatcher matcher = StopMatcher::create({"abab"}).value();
+    std::string text = matcher.feed("xabab", false).text;
+    EXPECT_EQ(text, "xab");
+    const auto later = matcher.feed(starts_inside ? "ab!" : "c abab", true);
+    ASSERT_TRUE(later.match.has_value());
+    EXPECT_EQ(text + later.text, starts_inside ? "xab" : "xababc ");
+    EXPECT_EQ(matcher.stop(later.match->stop_index), "abab");
+  }
+  StopMatcher never = StopMatcher::create({"a", "aa"}).value();
+  std::string text;
+  for (int i = 0; i < 5; ++i) text += never.feed("aa", false).text;
+  EXPECT_EQ(text + never.finish(), "aaaaaaaaaa");
+}
+
 }  // namespace
 }  // namespace chorus::text
