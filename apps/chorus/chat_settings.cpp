@@ -12,9 +12,16 @@ namespace {
 
 // Parameters that mean nothing to a chat, which has one answer at a time and shows its text, or
 // that go by another name there.
-constexpr std::string_view kAbsent[] = {
-    "max_completion_tokens", "n",        "logprobs",    "top_logprobs",
-    "prompt_logprobs",       "priority", "deadline_ms", "cache_salt"};
+constexpr std::string_view kAbsent[] = {"max_completion_tokens",
+                                        "n",
+                                        "best_of",
+                                        "logprobs",
+                                        "top_logprobs",
+                                        "prompt_logprobs",
+                                        "truncate_prompt_tokens",
+                                        "priority",
+                                        "deadline_ms",
+                                        "cache_salt"};
 
 std::vector<std::string> names_of_settings() {
   std::vector<std::string> names;
@@ -28,9 +35,15 @@ std::vector<std::string> names_of_settings() {
 std::string shown(const std::string& name, const GenerationFields& settings) {
   const json::Value value = generation_field(name, settings);
   if (value.is_null()) return name == "seed" ? "random" : "default";
-  if (!value.is_array()) return value.dump();
-  if (value.as_array().empty()) return "none";
   std::string text;
+  if (value.is_object()) {
+    for (const auto& [id, bias] : value.as_object()) {
+      text += (text.empty() ? "" : " ") + id + "=" + bias.dump();
+    }
+    return text.empty() ? "none" : text;
+  }
+  if (!value.is_array()) return value.dump();
+  if (value.as_array().empty()) return name == "allowed_token_ids" ? "all" : "none";
   for (const json::Value& element : value.as_array()) {
     text += (text.empty() ? "" : " ") + element.dump();
   }

@@ -21,14 +21,34 @@ TEST(ChatSettings, ValuesAndDefaults) {
   set("max_tokens", "12");
   set("seed", "0");
   set("stop", "two words");
-  set("stop_token_ids", "7");
+  set("stop_token_ids", "7 8");
+  set("logit_bias", "5=-1 7=2");
+  set("repetition_penalty", "1.5");
+  set("bad_words", "two words");
   set("ignore_eos", "true");
   EXPECT_EQ(settings_text(settings),
-            "temperature    0\ntop_k          40\ntop_p          0.9\nmin_p          0.05\n"
-            "max_tokens     12\nseed           0\nstop           \"two words\"\n"
-            "stop_token_ids 7\nignore_eos     true\n");
-  for (const char* name : {"temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "stop",
-                           "stop_token_ids", "ignore_eos"})
+            "temperature                0\n"
+            "top_k                      40\n"
+            "top_p                      0.9\n"
+            "min_p                      0.05\n"
+            "typical_p                  1\n"
+            "presence_penalty           0\n"
+            "frequency_penalty          0\n"
+            "repetition_penalty         1.5\n"
+            "logit_bias                 5=-1 7=2\n"
+            "allowed_token_ids          all\n"
+            "bad_words                  \"two words\"\n"
+            "max_tokens                 12\n"
+            "min_tokens                 0\n"
+            "seed                       0\n"
+            "stop                       \"two words\"\n"
+            "stop_token_ids             7 8\n"
+            "ignore_eos                 true\n"
+            "include_stop_str_in_output false\n"
+            "skip_special_tokens        true\n");
+  for (const char* name :
+       {"temperature", "top_k", "top_p", "min_p", "max_tokens", "seed", "stop", "stop_token_ids",
+        "ignore_eos", "logit_bias", "repetition_penalty", "bad_words"})
     set(name, "");
   EXPECT_EQ(settings_text(settings), settings_text(defaults));
   EXPECT_EQ(settings.stop, defaults.stop);

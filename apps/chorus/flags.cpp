@@ -137,19 +137,54 @@ void SamplingFlags::declare(CommandLine& line, bool for_chat) {
   line.flag("--max-tokens", max_tokens_, "N",
             for_chat ? "most tokens of an answer (default: 1024, or what the context leaves)"
                      : "most tokens to generate (default: 256, or what the context leaves)");
+  line.flag("--min-tokens", min_tokens_, "N",
+            "no stop token and no stop text before so many; 0 (default): anywhere");
   line.flag("--temperature", temperature_, "X",
             for_chat ? "0: greedy, the likeliest token (default: 0.7)"
                      : "0 (default): greedy, the likeliest token");
   line.flag("--top-k", top_k_, "N", "draw from the N likeliest tokens; 0 (default): from all");
+  line.flag("--typical-p", typical_p_, "X",
+            "from those whose likelihood is nearest to the expected one, with this share of the "
+            "probability; 1 (default): all");
   line.flag("--top-p", top_p_, "X",
             "from the fewest tokens that hold this share of the probability; 1 (default): all");
   line.flag("--min-p", min_p_, "X",
             "from those at least so likely, against the likeliest; 0 (default): all");
+  line.flag("--presence-penalty", presence_penalty_, "X",
+            "taken from the logits of tokens that were generated; -2 to 2, 0 (default): none");
+  line.flag("--frequency-penalty", frequency_penalty_, "X",
+            "the same for each time that the token was generated");
+  line.flag("--repetition-penalty", repetition_penalty_, "X",
+            "divides the logits of tokens of the prompt and of generated ones, or multiplies those "
+            "below 0; 1 (default): none");
+  line.flag("--logit-bias", logit_bias_, "ID=X",
+            "add X, -100 to 100, to the logit of a token; repeatable");
+  line.flag("--allowed-token", allowed_tokens_, "ID",
+            "generate these tokens only; repeatable (default: all)");
+  line.flag("--bad-word", bad_words_, "TEXT",
+            "do not generate this text, alone or behind a space; repeatable");
   line.flag("--seed", seed_, "N",
             "of the random numbers; with one the result is repeatable (default: a random one)");
   line.flag("--stop", stop_, "TEXT", "end before this text; repeatable");
+  line.flag("--stop-token", stop_tokens_, "ID",
+            "end with this token, which is not shown, as with the model's own; repeatable");
+  line.flag("--include-stop", include_stop_, "show the stop text or stop token that ends a text");
+  line.flag("--show-special", show_special_, "show special tokens in texts");
   line.flag("--ignore-eos", ignore_eos_, "go on after the model's end token");
 }
+
+namespace {
+
+// Of a flag that is repeated, as one word. One that is empty is refused like others, not left out.
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : " ") + (word.empty() ? std::string("\"\"") : word);
+  }
+  return text;
+}
+
+}  // namespace
 
 Result<GenerationFields> SamplingFlags::parse(const GenerationFields& defaults) const {
   GenerationFields fields = defaults;
@@ -157,20 +192,32 @@ Result<GenerationFields> SamplingFlags::parse(const GenerationFields& defaults) 
     const Status status = set_generation_field(name, value, fields);
     return status.ok() ? status : Status(status.code(), flag, status.message());
   };
-  const std::tuple<const char*, const char*, const std::string&> words[] = {
+  const std::tuple<const char*, const char*, std::string> words[] = {
       {"--max-tokens", "max_tokens", max_tokens_},
+      {"--min-tokens", "min_tokens", min_tokens_},
       {"--temperature", "temperature", temperature_},
       {"--top-k", "top_k", top_k_},
+      {"--typical-p", "typical_p", typical_p_},
       {"--top-p", "top_p", top_p_},
       {"--min-p", "min_p", min_p_},
+      {"--presence-penalty", "presence_penalty", presence_penalty_},
+      {"--frequency-penalty", "frequency_penalty", frequency_penalty_},
+      {"--repetition-penalty", "repetition_penalty", repetition_penalty_},
       {"--seed", "seed", seed_},
+      {"--logit-bias", "logit_bias", joined(logit_bias_)},
+      {"--allowed-token", "allowed_token_ids", joined(allowed_tokens_)},
+      {"--stop-token", "stop_token_ids", joined(stop_tokens_)},
   };
   for (const auto& [flag, name, word] : words) {
     if (word.empty()) continue;
     CHORUS_RETURN_IF_ERROR(take(flag, name, generation_field_of_word(name, word)));
   }
   CHORUS_RETURN_IF_ERROR(take("--stop", "stop", json::Array(stop_.begin(), stop_.end())));
-  CHORUS_RETURN_IF_ERROR(take("--ignore-eos", "ignore_eos", ignore_eos_));
+  CHORUS_RETURN_IF_ERROR(
+      take("--bad-word", "bad_words", json::Array(bad_words_.begin(), bad_words_.end())));
+  fields.include_stop_str_in_output = include_stop_;
+  fields.skip_special_tokens = !show_special_;
+  fields.ignore_eos = ignore_eos_;
   return fields;
 }
 

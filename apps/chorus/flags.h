@@ -58,8 +58,11 @@ class SamplingFlags {
  private:
   void declare(CommandLine& line, bool for_chat);
 
-  std::string max_tokens_, temperature_, top_k_, top_p_, min_p_, seed_;
-  std::vector<std::string> stop_;
+  std::string max_tokens_, min_tokens_, temperature_, top_k_, typical_p_, top_p_, min_p_,
+      presence_penalty_, frequency_penalty_, repetition_penalty_, seed_;
+  std::vector<std::string> logit_bias_, allowed_tokens_, bad_words_, stop_, stop_tokens_;
+  bool include_stop_ = false;
+  bool show_special_ = false;
   bool ignore_eos_ = false;
 };
 

@@ -48,7 +48,7 @@ GenerationOptions GenerationJob::generation_options() const {
         static_cast<int32_t>(std::clamp<int64_t>(room, 1, options.max_new_tokens));
   }
   options.sampling.choice += static_cast<uint32_t>(choice_);
-  options.sampling.logprobs = wanted.logprobs.has_value();
+  options.sampling.logprobs = wanted.logprobs.has_value() || wanted.num_best > 0;
   options.sampling.num_likeliest = wanted.logprobs.value_or(0);
   // The prompt is scored where it is computed. Nothing comes before a session's first token.
   if (choice_ == 0 && wanted.echo && wanted.logprobs) {
@@ -65,9 +65,9 @@ void GenerationJob::start(Session session) {
   started_ = true;
   session_ = std::move(session);
   held_ = session_.position() - prompt_.base;
-  auto generation =
-      start_generation(session_, {prompt_.tokens.begin() + held_, prompt_.tokens.end()},
-                       generation_options(), context_.text, prompt_.prompt.settings.stop);
+  auto generation = start_generation(
+      session_, {prompt_.tokens.begin() + held_, prompt_.tokens.end()}, generation_options(),
+      context_.text, prompt_.prompt.settings.stop, text_options(prompt_.prompt.settings));
   if (!generation.ok()) return end(FinishReason::kError, generation.status());
   generation_ = std::move(generation).value();
 }
@@ -174,10 +174,13 @@ json::Value GenerationJob::result() const {
   const auto given = prompt_.tokens.begin() + static_cast<int64_t>(prompt_.num_given());
   value.set("context_tokens", prompt_.base + (prompt_.goes_on ? 1 : 0));
   value.set("prompt_tokens", json::Array(prompt_.tokens.begin(), given));
+  if (prompt_.prompt.settings.truncate_prompt_tokens)
+    value.set("truncated_tokens", prompt_.num_truncated);
   value.set("tokens", ids());
   value.set("text", context_.text == nullptr ? json::Value() : json::Value(echo() + text()));
   value.set("finish_reason", name_of(*finish_));
   value.set("error", error_.ok() ? json::Value() : error_json(error_));
+  if (context_.options.num_best > 0) value.set("mean_logprob", mean_logprob());
   if (context_.options.logprobs) add_logprobs(value);
   value.set("metrics", metrics_json());
   return value;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "chorus/best_of.h"
 #include "chorus/engine.h"
 #include "chorus/generation.h"
 #include "chorus/model.h"
@@ -21,6 +22,7 @@ struct JobOptions {
   std::optional<int32_t> logprobs;  // number of likeliest tokens, if logprobs are wanted at all
   bool echo = false;
   int32_t num_choices = 1;
+  int32_t num_best = 0;        // not 0: only so many are wanted, those of the greatest mean logprob
   bool keeps_session = false;  // of a prompt's last choice, for who takes it
 };
 
@@ -43,7 +45,8 @@ struct JobPrompt {
   // What the session consumes behind its first `base` tokens, which are a loaded one's.
   std::vector<TokenId> tokens;
   Position base = 0;
-  bool goes_on = false;  // nothing was given: `tokens` is the last token of the loaded session
+  int32_t num_truncated = 0;  // tokens that truncate_prompt_tokens has taken off its front
+  bool goes_on = false;       // nothing was given: `tokens` is the last token of the loaded session
   std::optional<int64_t> deadline_ns;  // by the context's clock
   PromptScores scores;                 // once the first choice has ended
 
@@ -83,6 +86,8 @@ class GenerationJob {
   std::vector<TokenId> tokens() const;
   json::Array ids() const;
   size_t generated_tokens() const { return scores().size(); }
+  // As best_of counts it. Requires: num_best is not 0.
+  double mean_logprob() const { return chorus::mean_logprob(scores()); }
   // Since the first token, 0 with fewer than two.
   double tokens_per_s() const;
   // Tokens of the prompt that the session holds.

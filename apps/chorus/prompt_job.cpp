@@ -25,6 +25,7 @@ Status PromptJob::prepare() {
   if (base != nullptr && !prompt.settings.cache_salt.empty())
     return invalid_argument("cache_salt", "expected none: the prompt forks the loaded session");
   CHORUS_RETURN_IF_ERROR(read_tokens());
+  truncate();
   return base != nullptr && !base->tokens.empty() ? follow(*base) : Status();
 }
 
@@ -53,6 +54,17 @@ Status PromptJob::read_tokens() {
   }
   CHORUS_ASSIGN_OR_RETURN(shared_.tokens, text->tokenizer().encode(shared_.text, encode));
   return Status();
+}
+
+// Leaves as much as the settings say, or as there is room for beside what is to be generated.
+void PromptJob::truncate() {
+  constexpr int64_t kDefaultMaxTokens = 256;
+  const int64_t limit = context_.runner.effective().executor.max_session_tokens;
+  const int64_t held = context_.base == nullptr ? 0 : std::ssize(context_.base->tokens);
+  const int64_t to_generate =
+      shared_.prompt.settings.max_tokens.value_or(std::min(kDefaultMaxTokens, limit / 2));
+  shared_.num_truncated =
+      truncate_prompt(shared_.prompt.settings, limit - held - to_generate, shared_.tokens);
 }
 
 // Puts the prompt behind a session that is not empty. Without a prompt, its last token runs again.

@@ -46,6 +46,7 @@ class PromptJob {
  private:
   Status prepare();
   Status read_tokens();
+  void truncate();
   Status follow(const LoadedSession& base);
   bool is_computed() const;
   Result<Session> session_for_next();

@@ -81,6 +81,7 @@ constexpr std::string_view kOwnMembers[] = {"id", "prompt", "messages"};
 // What the command line says for all prompts.
 constexpr RefusedField kRefused[] = {
     {"n", "-n says it for all prompts"},
+    {"best_of", "--best-of says it for all prompts"},
     {"logprobs", "--logprobs says it for all prompts"},
     {"top_logprobs", "--logprobs says it for all prompts"},
     {"prompt_logprobs", "--logprobs with --echo says it for all prompts"},

@@ -102,12 +102,16 @@ TEST(Prompts, WhatTheCommandLineSaysIsRefusedByName) {
   const auto prompts = from_prompts_file(
       "{\"prompt\":\"a\",\"n\":2}\n"
       "{\"prompt\":\"a\",\"logprobs\":true}\n"
+      "{\"prompt\":\"a\",\"best_of\":3}\n"
+      "{\"prompt\":\"a\",\"logit_bias\":{\"7\":true}}\n"
       "{\"prompt\":\"a\",\"n\":null,\"seed\":null,\"stop_token_ids\":[3]}\n");
-  ASSERT_EQ(prompts.size(), 3u);
+  ASSERT_EQ(prompts.size(), 5u);
   EXPECT_EQ(prompts[0].status.field(), file_path() + ": line 1.n");
   EXPECT_EQ(prompts[1].status.field(), file_path() + ": line 2.logprobs");
-  EXPECT_TRUE(prompts[2].status.ok()) << prompts[2].status.to_string();
-  EXPECT_EQ(prompts[2].settings.stop_token_ids, std::vector<TokenId>{3});
+  EXPECT_EQ(prompts[2].status.field(), file_path() + ": line 3.best_of");
+  EXPECT_EQ(prompts[3].status.field(), file_path() + ": line 4.logit_bias[\"7\"]");
+  EXPECT_TRUE(prompts[4].status.ok()) << prompts[4].status.to_string();
+  EXPECT_EQ(prompts[4].settings.stop_token_ids, std::vector<TokenId>{3});
 }
 
 TEST(Prompts, ABadLineFailsAlone) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <unistd.h>
+#include <utility>
 
 #include "arguments.h"
 #include "base/memory_map.h"
@@ -46,6 +47,7 @@ class RunVerb final : public Verb {
   void show_progress(Console& console);
   void stream_text(const GenerationJob& job, Console& console);
   void print_finished(Console& console, const Interrupt& interrupt);
+  std::vector<size_t> choices_to_print(const PromptJob& prompt) const;
   void print(const PromptJob& prompt, const GenerationJob& job, Console& console);
   void print_text(const PromptJob& prompt, const GenerationJob& job, Console& console);
   void print_error(const PromptJob& prompt, const GenerationJob& job, Console& console);
@@ -55,7 +57,8 @@ class RunVerb final : public Verb {
   std::string chat_notes_of(const PromptJob& prompt) const;
   int finish(Console& console, Interrupt& interrupt);
 
-  std::string model_, logprobs_, num_choices_, report_file_, save_file_, load_file_;
+  std::string model_, logprobs_, num_choices_, best_of_, truncate_prompt_, report_file_, save_file_,
+      load_file_;
   bool recompute_ = false;
   PromptSources sources_;
   bool no_batch_ = false;
@@ -96,16 +99,21 @@ void RunVerb::declare(CommandLine& line) {
   line.group("Prompts");
   line.flag("--prompts", sources_.prompts_file, "FILE",
             "prompts, one a line, or JSON Lines with prompt (text or ids) or messages, and id, "
-            "max_tokens, "
-            "temperature, top_k, top_p, min_p, seed, stop, ignore_eos, priority (higher first), "
-            "deadline_ms, cache_salt (KV is shared only with prompts of the same); - is stdin; "
-            "blank lines are skipped");
+            "what the sampling flags say, by its name over HTTP (max_tokens, top_p, logit_bias, "
+            "stop_token_ids and so on: docs/parameters.md), priority (higher first), deadline_ms, "
+            "cache_salt (KV is shared only with prompts of the same); - is stdin; blank lines are "
+            "skipped");
   line.flag("--tokens", sources_.tokens_file, "FILE",
             "JSON Lines of arrays of token ids; - is stdin");
   line.flag("--chat", sources_.chat, "put each prompt into the model's chat template");
   line.flag("--system", sources_.system, "TEXT", "the system message of each chat; implies --chat");
   line.flag("-n", num_choices_, "K",
             "continuations of each prompt, which is computed once (default: 1)");
+  line.flag("--best-of", best_of_, "K",
+            "generate K continuations of each prompt and show, best first, the -n of the highest "
+            "log probability per token");
+  line.flag("--truncate-prompt", truncate_prompt_, "N",
+            "take the last N tokens of each prompt; -1: as many as the context has room for");
   line.flag("--no-batch", no_batch_, "one prompt after the other; the results are the same");
   line.group("Sessions");
   line.flag(kSave, save_file_, "FILE",
@@ -135,6 +143,12 @@ Status RunVerb::parse() {
       sources_.settings,
       sampling_flags_.parse(saved_.ok() && !load_file_.empty() ? settings_of(saved_->sampling)
                                                                : GenerationFields()));
+  if (!truncate_prompt_.empty()) {
+    const Status status = set_generation_field(
+        "truncate_prompt_tokens",
+        generation_field_of_word("truncate_prompt_tokens", truncate_prompt_), sources_.settings);
+    if (!status.ok()) return Status(status.code(), "--truncate-prompt", status.message());
+  }
   if (!logprobs_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count,
                             parse_count("--logprobs", logprobs_, 0, kMaxLikeliest));
@@ -143,6 +157,12 @@ Status RunVerb::parse() {
   if (!num_choices_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t count, parse_count("-n", num_choices_, 1, kMaxChoices));
     job_options_.num_choices = static_cast<int32_t>(count);
+  }
+  if (!best_of_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(
+        const int64_t count,
+        parse_count("--best-of", best_of_, job_options_.num_choices, kMaxChoices));
+    job_options_.num_best = std::exchange(job_options_.num_choices, static_cast<int32_t>(count));
   }
   for (const std::string& input : {model_, sources_.prompts_file, sources_.tokens_file}) {
     CHORUS_RETURN_IF_ERROR(check_not_same("--report", report_file_, input));
@@ -186,9 +206,9 @@ Status RunVerb::read_all_prompts() {
     prompt.tokens.emplace();
   }
   if (!save_file_.empty() && (prompts_.size() > 1 || job_options_.num_choices > 1)) {
-    return invalid_argument(kSave, "expected one prompt and no -n above 1, found " +
-                                       std::to_string(prompts_.size()) + " prompts and -n " +
-                                       std::to_string(job_options_.num_choices));
+    return invalid_argument(kSave, "expected one prompt and one continuation, found " +
+                                       std::to_string(prompts_.size()) + " prompts, and " +
+                                       std::to_string(job_options_.num_choices) + " of each");
   }
   job_options_.keeps_session = !save_file_.empty();
   return Status();
@@ -382,13 +402,24 @@ void RunVerb::print(const PromptJob& prompt, const GenerationJob& job, Console& 
   print_error(prompt, job, console);
 }
 
+// All of them, or the best ones, best first.
+std::vector<size_t> RunVerb::choices_to_print(const PromptJob& prompt) const {
+  std::vector<double> scores;
+  for (const auto& job : prompt.choices())
+    scores.push_back(job_options_.num_best > 0 ? job->mean_logprob() : 0);
+  const auto count = static_cast<int32_t>(scores.size());
+  return best_choices(scores, job_options_.num_best > 0 ? job_options_.num_best : count);
+}
+
 // Results appear in the order of the prompts and their choices, so that two runs can be compared
 // line by line. After an interrupt, those that never started are passed over.
 void RunVerb::print_finished(Console& console, const Interrupt& interrupt) {
   for (; num_printed_ < jobs_.size(); ++num_printed_, num_choices_printed_ = 0) {
     const PromptJob& prompt = *jobs_[num_printed_];
-    for (; num_choices_printed_ < prompt.choices().size(); ++num_choices_printed_) {
-      const GenerationJob& job = *prompt.choices()[num_choices_printed_];
+    if (job_options_.num_best > 0 && !prompt.finished() && !interrupt.requested()) return;
+    const std::vector<size_t> order = choices_to_print(prompt);
+    for (; num_choices_printed_ < order.size(); ++num_choices_printed_) {
+      const GenerationJob& job = *prompt.choices()[order[num_choices_printed_]];
       if (!job.started() && interrupt.requested()) continue;
       if (!job.finished()) return;
       print(prompt, job, console);
