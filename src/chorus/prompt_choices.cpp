@@ -63,10 +63,10 @@ void PromptChoices::start_choice(size_t index, Session session) {
   runs_[index].session = std::move(session);
   std::vector<TokenId> tokens(plan_.tokens.begin() + held, plan_.tokens.end());
   const GenerationOptions options = options_of(index);
-  auto generation =
-      options.max_new_tokens == 0
-          ? start_append(runs_[index].session, std::move(tokens), options)
-          : start_generation(runs_[index].session, std::move(tokens), options, text_, plan_.stops);
+  auto generation = options.max_new_tokens == 0
+                        ? start_append(runs_[index].session, std::move(tokens), options)
+                        : start_generation(runs_[index].session, std::move(tokens), options, text_,
+                                           plan_.stops, plan_.text);
   if (!generation.ok()) return end(index, FinishReason::kError, generation.status());
   choices_[index].generation = std::move(generation).value();
 }

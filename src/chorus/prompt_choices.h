@@ -20,6 +20,7 @@ struct ChoicesPlan {
   // max_new_tokens 0 the tokens are consumed and nothing is generated; then there is one choice.
   GenerationOptions options;
   std::vector<std::string> stops;
+  TextOptions text;
   int32_t num_choices = 1;
   SessionOptions session;              // where none is given
   std::optional<int64_t> deadline_ns;  // by the clock; stands for options.deadline_ns

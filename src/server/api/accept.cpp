@@ -59,6 +59,7 @@ ChoicesPlan plan_of(const Core& core, const Call& call, const GenerateRequest& r
                     const AcceptedRequest& accepted) {
   ChoicesPlan plan;
   plan.stops = request.fields.stop;
+  plan.text = text_options(request.fields);
   plan.num_choices = request.num_tried;
   plan.session.salt = salt_of(core, call.owner, request.fields.cache_salt);
   plan.deadline_ns = accepted.deadline_ns;

@@ -10,10 +10,13 @@ namespace chorus::api {
 
 namespace {
 
-constexpr FieldRules kChatRules = {.has_negative_seeds = true};
+constexpr RefusedField kNoBestOf = {"best_of", "completions alone have it"};
+constexpr RefusedField kRefusedInChats[] = {kNoBestOf};
+constexpr FieldRules kChatRules = {.has_negative_seeds = true, .refused = kRefusedInChats};
 // With 0 tokens to generate, a prompt is scored alone.
 constexpr FieldRules kCompletionRules = {.least_max_tokens = 0, .has_negative_seeds = true};
 constexpr RefusedField kRefusedInSessions[] = {
+    kNoBestOf,
     {"cache_salt", "the session has one from its beginning"},
     {"prompt_logprobs", "a session's prompt is what it held before"}};
 constexpr FieldRules kSessionRules = {.has_negative_seeds = true, .refused = kRefusedInSessions};
