@@ -20,8 +20,13 @@ AlignedBuffer float_buffer(int64_t count) {
   return AlignedBuffer(static_cast<size_t>(count) * sizeof(float));
 }
 
-float* at(float* arena, const View& view, int32_t row) {
+float* arena_at(float* arena, const View& view, int32_t row) {
   return arena + view.offset + int64_t{row} * view.stride;
+}
+
+// Of the scratch of one thread.
+int64_t local_floats_of(const Plan& plan) {
+  return kQuad * std::max(plan.body.local_floats_per_row, plan.tail.local_floats_per_row);
 }
 
 // Bytes of one block of a quad's activations.
@@ -91,6 +96,8 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
   make_tiles(body_rows);
   scratch_bytes_ = (scratch_bytes_ + 127) / 128 * 128;
   scratch_ = AlignedBuffer(scratch_bytes_ * static_cast<size_t>(pool.num_threads()));
+  local_floats_ = local_floats_of(plan_);
+  local_ = float_buffer(local_floats_ * pool.num_threads());
 }
 
 // One list of tiles for all layers whose tiles are the same.
@@ -113,11 +120,15 @@ float* Interpreter::logits(int32_t i) {
   return arena + plan_.logits.offset + int64_t{i} * plan_.logits.stride;
 }
 
-Interpreter::Share Interpreter::share_rows(int32_t rows, int thread) const {
+float* Interpreter::at(const Work& work, const Share& share, const View& view, int32_t row) {
+  return view.is_local ? arena_at(share.local, view, row % kQuad) : arena_at(work.arena, view, row);
+}
+
+Interpreter::Share Interpreter::share_rows(int32_t rows, int thread) {
   const Range quads = share_of(num_quads(rows), pool_.num_threads(), thread);
   const auto begin = std::min(rows, static_cast<int32_t>(quads.begin * kQuad));
   const auto end = std::min(rows, static_cast<int32_t>(quads.end * kQuad));
-  return {thread, begin, end - begin};
+  return {thread, begin, end - begin, floats(local_) + local_floats_ * thread};
 }
 
 void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_kept,
@@ -145,7 +156,7 @@ void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_k
       const int32_t row = slice.wanted[i] - slice.row_begin;
       if (row < share.begin || row >= share.begin + share.rows) continue;
       std::memcpy(kept + static_cast<int64_t>(i) * plan_.selected.width,
-                  at(work.arena, plan_.selected, row),
+                  arena_at(work.arena, plan_.selected, row),
                   static_cast<size_t>(plan_.selected.width) * sizeof(float));
     }
     if (profile != nullptr) profile->add_select_rows();
@@ -159,7 +170,7 @@ void Interpreter::run_tail(std::span<const int32_t> kept_rows, int thread) {
   const Share share = share_rows(work.rows, thread);
   if (profile_ != nullptr && thread == 0) profile_->start();
   for (int32_t i = share.begin; i < share.begin + share.rows; ++i) {
-    std::memcpy(at(work.arena, plan_.tail_input, i),
+    std::memcpy(arena_at(work.arena, plan_.tail_input, i),
                 floats(kept_) + int64_t{kept_rows[static_cast<size_t>(i)]} * plan_.tail_input.width,
                 static_cast<size_t>(plan_.tail_input.width) * sizeof(float));
   }
@@ -169,24 +180,48 @@ void Interpreter::run_tail(std::span<const int32_t> kept_rows, int thread) {
 
 void Interpreter::run_stage(const Stage& stage, const Work& work, const Share& share) {
   Profile* const profile = share.thread == 0 ? profile_ : nullptr;
-  for (const Instruction& instruction : stage.instructions) {
-    switch (instruction.op->kind) {
-      case OpKind::kEmbed:
-        embed(instruction, work, share);
-        break;
-      case OpKind::kRope:
-        rope(instruction, work, share);
-        break;
-      case OpKind::kLinear:
-        linear(instruction, work, share);
-        break;
-      case OpKind::kUpdateAndAttend:
-        update_and_attend(instruction, work, share);
-        break;
-      default:
-        run_row_wise(instruction, work, share);
+  const bool is_tail = &stage == &plan_.tail;
+  for (const Chain& range : stage.chains) {
+    const auto chain = std::span(stage.instructions).subspan(range.begin, range.end - range.begin);
+    run_quads(chain, work, share, is_tail);
+    const Instruction& last = chain.back();
+    if (last.op->kind == OpKind::kLinear) {
+      linear(last, work, share);
+    } else if (last.op->kind == OpKind::kUpdateAndAttend) {
+      update_and_attend(last, work, share);
     }
-    if (profile != nullptr) profile->add(instruction, work.rows, &stage == &plan_.tail);
+    if (profile == nullptr) continue;
+    profile->add_time(last, is_tail);
+    for (const Instruction& instruction : chain) profile->count(instruction, work.rows, is_tail);
+  }
+}
+
+void Interpreter::run_quads(std::span<const Instruction> chain, const Work& work,
+                            const Share& share, bool is_tail) {
+  Profile* const profile = share.thread == 0 ? profile_ : nullptr;
+  for (int32_t row = 0; row < share.rows; row += kQuad) {
+    Share quad = share;
+    quad.begin += row;
+    quad.rows = std::min(kQuad, share.rows - row);
+    for (const Instruction& instruction : chain) {
+      run_first(instruction, work, quad);
+      if (profile != nullptr) profile->add_time(instruction, is_tail);
+    }
+  }
+}
+
+void Interpreter::run_first(const Instruction& instruction, const Work& work, const Share& share) {
+  switch (instruction.op->kind) {
+    case OpKind::kEmbed:
+      return embed(instruction, work, share);
+    case OpKind::kRope:
+      return rope(instruction, work, share);
+    case OpKind::kLinear:
+      return prepare(instruction, work, share);
+    case OpKind::kUpdateAndAttend:
+      return store_kv(instruction, work, share);
+    default:
+      return run_row_wise(instruction, work, share);
   }
 }
 
@@ -197,7 +232,7 @@ void Interpreter::embed(const Instruction& instruction, const Work& work, const 
   args.k_blocks = num_blocks_of(args.columns);
   args.tokens = work.step->tokens.data() + work.first_row + share.begin;
   args.rows = share.rows;
-  args.out = at(work.arena, instruction.output, share.begin);
+  args.out = at(work, share, instruction.output, share.begin);
   args.out_stride = instruction.output.stride;
   kernels_.embed[instruction.weight_type](args);
 }
@@ -215,9 +250,9 @@ void Interpreter::rope(const Instruction& instruction, const Work& work, const S
   const Op& op = *instruction.op;
   const auto table = static_cast<size_t>(op.rope);
   RopeArgs args;
-  args.x = at(work.arena, instruction.inputs[0], share.begin);
+  args.x = at(work, share, instruction.inputs[0], share.begin);
   args.x_stride = instruction.inputs[0].stride;
-  args.out = at(work.arena, instruction.output, share.begin);
+  args.out = at(work, share, instruction.output, share.begin);
   args.out_stride = instruction.output.stride;
   args.rows = share.rows;
   args.num_heads = instruction.output.width / op.head_dim;
@@ -234,20 +269,20 @@ void Interpreter::run_row_wise(const Instruction& instruction, const Work& work,
   const View& a = instruction.inputs[0];
   const View& out = instruction.output;
   if (op.kind == OpKind::kRmsNorm) {
-    kernels_.rms_norm({at(work.arena, a, share.begin), a.stride, at(work.arena, out, share.begin),
+    kernels_.rms_norm({at(work, share, a, share.begin), a.stride, at(work, share, out, share.begin),
                        out.stride, share.rows, out.width,
                        op.group_width == 0 ? out.width : op.group_width,
                        reinterpret_cast<const float*>(instruction.weights), op.epsilon});
     return;
   }
   ElementwiseArgs args;
-  args.a = at(work.arena, a, share.begin);
+  args.a = at(work, share, a, share.begin);
   args.a_stride = a.stride;
   if (op.inputs.size() == 2) {
-    args.b = at(work.arena, instruction.inputs[1], share.begin);
+    args.b = at(work, share, instruction.inputs[1], share.begin);
     args.b_stride = instruction.inputs[1].stride;
   }
-  args.out = at(work.arena, out, share.begin);
+  args.out = at(work, share, out, share.begin);
   args.out_stride = out.stride;
   args.rows = share.rows;
   args.width = out.width;
@@ -275,13 +310,12 @@ void Interpreter::run_row_wise(const Instruction& instruction, const Work& work,
 void Interpreter::prepare(const Instruction& instruction, const Work& work, const Share& share) {
   const View& x = instruction.inputs[0];
   PrepareArgs args;
-  args.x = at(work.arena, x, share.begin);
+  args.x = at(work, share, x, share.begin);
   args.x_stride = x.stride;
   args.columns = x.width;
   args.tokens = share.rows;
   args.k_blocks = num_blocks_of(x.width);
   const int64_t first_block = int64_t{share.begin / kQuad} * args.k_blocks;
-  if (share.rows == 0) return;
   constexpr std::array<void (*Kernels::*)(const PrepareArgs&), kNumInputs> kPrepare = {
       &Kernels::quantize, &Kernels::prepare_bf16, &Kernels::prepare_f32};
   for (size_t i = 0; i < kNumInputs; ++i) {
@@ -307,7 +341,6 @@ int64_t piece_of(int64_t share, int64_t group_bytes) {
 }  // namespace
 
 void Interpreter::linear(const Instruction& instruction, const Work& work, const Share& share) {
-  prepare(instruction, work, share);
   int64_t num_groups = 0;
   int64_t bytes = 0;
   for (const LinearPart& part : instruction.parts) {
@@ -342,41 +375,47 @@ void Interpreter::multiply(const Instruction& instruction, const Work& work, Ran
     args.activations = prepared_[static_cast<size_t>(part.input)].bytes().data();
     args.tokens = work.rows;
     args.bias = part.bias;
-    args.out = at(work.arena, part.out, 0);
+    args.out = arena_at(work.arena, part.out, 0);
     args.out_stride = part.out.stride;
     const bool int8 = part.input == Input::kInt8;
     (int8 ? kernels_.linear_int8 : kernels_.linear_f32)[part.type](args);
   }
 }
 
-void Interpreter::update_and_attend(const Instruction& instruction, const Work& work,
-                                    const Share& share) {
+void Interpreter::store_kv(const Instruction& instruction, const Work& work, const Share& share) {
   const KvMemory::Layer& layer = kv_.layer(instruction.op->layer);
   const View& k = instruction.inputs[1];
   const View& v = instruction.inputs[2];
-  const View& out = instruction.output;
   const int32_t num_groups = work.step->num_groups;
-  const int32_t* cells =
-      work.step->cells.data() + int64_t{work.first_row + share.begin} * num_groups + layer.group;
   StoreKvArgs args;
   args.layout = layer.layout;
   args.num_heads = layer.num_heads;
   args.k_arena = layer.k;
   args.v_arena = layer.v;
-  args.k = at(work.arena, k, share.begin);
+  args.k = at(work, share, k, share.begin);
   args.k_stride = k.stride;
-  args.v = at(work.arena, v, share.begin);
+  args.v = at(work, share, v, share.begin);
   args.v_stride = v.stride;
   args.rows = share.rows;
-  args.cells = cells;
+  args.cells =
+      work.step->cells.data() + int64_t{work.first_row + share.begin} * num_groups + layer.group;
   args.cells_stride = num_groups;
   args.not_finite = work.not_finite + share.begin;
   kernels_.store_kv[kv_.type_index()](args);
+}
+
+void Interpreter::update_and_attend(const Instruction& instruction, const Work& work,
+                                    const Share& share) {
   pool_.barrier();
   attend(instruction, work, share);
+  const int32_t num_groups = work.step->num_groups;
+  const int32_t* cells = work.step->cells.data() +
+                         int64_t{work.first_row + share.begin} * num_groups +
+                         kv_.layer(instruction.op->layer).group;
+  const View& out = instruction.output;
   for (int32_t i = 0; i < share.rows; ++i) {  // a padded row attends to nothing
     if (cells[int64_t{i} * num_groups] != kNoCell) continue;
-    std::fill_n(at(work.arena, out, share.begin + i), out.width, 0.0f);
+    std::fill_n(arena_at(work.arena, out, share.begin + i), out.width, 0.0f);
   }
   pool_.barrier();
 }
@@ -402,8 +441,8 @@ void Interpreter::attend(const Instruction& instruction, const Work& work, const
       for (int32_t head = 0; head < tile.head_count; ++head) {
         const int32_t column =
             (kv_head * tiles.shape().heads + tile.head_begin + head) * op.head_dim;
-        queries[args.num_queries++] = {at(work.arena, instruction.inputs[0], row) + column,
-                                       at(work.arena, instruction.output, row) + column,
+        queries[args.num_queries++] = {arena_at(work.arena, instruction.inputs[0], row) + column,
+                                       arena_at(work.arena, instruction.output, row) + column,
                                        first_visible(position, tiles.shape().window), position};
       }
     }

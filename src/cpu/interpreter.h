@@ -56,16 +56,23 @@ class Interpreter {
     int32_t first_row = 0;       // of the step
     uint8_t* not_finite = nullptr;
   };
-  // One thread's part of the row-wise operators: whole quads.
+  // One thread's part of the row-wise operators: whole quads, or one of them.
   struct Share {
     int thread = 0;
     int32_t begin = 0;
     int32_t rows = 0;
+    float* local = nullptr;  // the thread's scratch
   };
 
   void make_tiles(int32_t body_rows);
-  Share share_rows(int32_t rows, int thread) const;
+  static float* at(const Work& work, const Share& share, const View& view, int32_t row);
+  Share share_rows(int32_t rows, int thread);
   void run_stage(const Stage& stage, const Work& work, const Share& share);
+  // A chain without the second phase of its last instruction.
+  void run_quads(std::span<const Instruction> chain, const Work& work, const Share& share,
+                 bool is_tail);
+  // One instruction of them, but of one with two phases the first only.
+  void run_first(const Instruction& instruction, const Work& work, const Share& share);
   void run_row_wise(const Instruction& instruction, const Work& work, const Share& share);
   void embed(const Instruction& instruction, const Work& work, const Share& share);
   void rope(const Instruction& instruction, const Work& work, const Share& share);
@@ -73,6 +80,7 @@ class Interpreter {
   // Row groups [groups.begin, groups.end) of all parts together.
   void multiply(const Instruction& instruction, const Work& work, Range groups);
   void prepare(const Instruction& instruction, const Work& work, const Share& share);
+  void store_kv(const Instruction& instruction, const Work& work, const Share& share);
   void update_and_attend(const Instruction& instruction, const Work& work, const Share& share);
   void attend(const Instruction& instruction, const Work& work, const Share& share);
   void compute_angles(const Work& work, const Share& share);
@@ -90,6 +98,8 @@ class Interpreter {
   std::array<AlignedBuffer, kNumInputs> prepared_;  // of one linear layer, by Input
   AlignedBuffer scratch_;                           // attention's, per thread
   size_t scratch_bytes_ = 0;
+  AlignedBuffer local_;  // what views call the scratch of a quad, per thread
+  int64_t local_floats_ = 0;
   struct Rope {
     std::vector<double> frequencies;
     AlignedBuffer angles;  // f32 [body_rows, dims], of the slice at work

@@ -95,8 +95,11 @@ Result<std::unique_ptr<Module>> CpuModule::create(std::shared_ptr<const Program>
                                                   const CpuOptions& options) {
   CHORUS_RETURN_IF_ERROR(check_options(*program, options));
   const int32_t body_rows = rows_of_a_slice(*program, options);
-  CHORUS_ASSIGN_OR_RETURN(Plan plan, make_plan(*program, options.activations == Activations::kInt8,
-                                               body_rows, Interpreter::kTailRows));
+  const PlanOptions plan_options{.int8 = options.activations == Activations::kInt8,
+                                 .fused = options.fused,
+                                 .body_rows = body_rows,
+                                 .tail_rows = Interpreter::kTailRows};
+  CHORUS_ASSIGN_OR_RETURN(Plan plan, make_plan(*program, plan_options));
   const int64_t bytes = Interpreter::bytes_needed(plan, body_rows, options.max_step_tokens);
   if (const int64_t free = free_memory_bytes(); bytes > free) {
     return resource_exhausted(

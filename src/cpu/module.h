@@ -40,6 +40,7 @@ struct CpuOptions {
   int32_t max_step_tokens = 512;         // most rows of a step, padded ones included
   Isa isa = Isa::kGeneric;
   bool profile = false;  // tell operators apart in usage(); costs a look at the clock for each
+  bool fused = true;     // see PlanOptions; for tests
 };
 
 // Invariants:

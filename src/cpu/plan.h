@@ -6,6 +6,12 @@
 // barrier before and behind the second: activations are prepared (K and V stored) row by row, then
 // weights (heads) are split. Phases number the stretches between barriers; memory of a value is
 // reused only in a later phase than that of its last reader.
+//
+// Operators are fused into chains: what works row by row up to the first phase of the next linear
+// or update_and_attend is done for one quad of rows before the next, so that norm, activation,
+// residual and the quantising of the input meet their values in the first caches. A value that only
+// its own chain reads has no place in the arena at all, but one in a scratch of a quad that each
+// thread has.
 #pragma once
 
 #include <array>
@@ -19,11 +25,13 @@
 
 namespace chorus::cpu {
 
-// A value in an arena of floats: row r at offset + r * stride.
+// A value in an arena of floats: row r at offset + r * stride; or in a thread's scratch of one
+// quad, where row r is at offset + r % kQuad * stride.
 struct View {
   int64_t offset = 0;
   int32_t stride = 0;
   int32_t width = 0;
+  bool is_local = false;  // in the scratch
 };
 
 // The kinds of preparation of a linear layer's input, each made once for all parts that take it.
@@ -56,11 +64,24 @@ struct Instruction {
   size_t tiles = 0;  // update_and_attend: whose tiles it uses, for the interpreter to say
 };
 
+constexpr bool has_two_phases(OpKind kind) {
+  return kind == OpKind::kLinear || kind == OpKind::kUpdateAndAttend;
+}
+
+// Instructions [begin, end) that run quad by quad: all but the second phase of the last, if that
+// has two phases.
+struct Chain {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
 // A run of instructions over one arena.
 struct Stage {
   std::vector<Instruction> instructions;
-  int64_t floats_per_row = 0;  // of the arena
-  int32_t max_columns = 0;     // widest input of a linear layer
+  std::vector<Chain> chains;         // all instructions, in order
+  int64_t floats_per_row = 0;        // of the arena
+  int64_t local_floats_per_row = 0;  // of a thread's scratch
+  int32_t max_columns = 0;           // widest input of a linear layer
 };
 
 struct Plan {
@@ -71,9 +92,16 @@ struct Plan {
   View logits;      // of the tail's arena
 };
 
-// `int8`: quantise activations wherever the weights are quantised, and round them to bf16 where the
-// weights are; else they stay f32 everywhere. Errors: kUnimplemented, with the
-// operator as field, for what this backend does not offer.
-Result<Plan> make_plan(const Program& program, bool int8, int32_t body_rows, int32_t tail_rows);
+struct PlanOptions {
+  // Quantise activations wherever the weights are quantised, and round them to bf16 where the
+  // weights are; else they stay f32 everywhere.
+  bool int8 = true;
+  bool fused = true;  // else each chain is one instruction; changes no bit
+  int32_t body_rows = 0;
+  int32_t tail_rows = 0;
+};
+
+// Errors: kUnimplemented, with the operator as field, for what this backend does not offer.
+Result<Plan> make_plan(const Program& program, const PlanOptions& options);
 
 }  // namespace chorus::cpu

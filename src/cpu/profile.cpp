@@ -82,16 +82,13 @@ void Profile::add_attention(const Op& op, Entry& entry) const {
   entry.float_macs += 2 * cells.seen * op.num_heads * op.head_dim;
 }
 
-void Profile::add(const Instruction& instruction, int32_t rows, bool is_tail) {
-  const Op& op = *instruction.op;
-  const bool is_linear = op.kind == OpKind::kLinear;
-  Entry& entry = is_linear && is_tail ? entries_[kHead] : this->entry(op.kind);
-  add_time(entry);
+void Profile::count(const Instruction& instruction, int32_t rows, bool is_tail) {
+  Entry& entry = this->entry(instruction, is_tail);
   ++entry.calls;
-  if (is_linear) {
+  if (instruction.op->kind == OpKind::kLinear) {
     add_linear(instruction, rows, entry);
-  } else if (op.kind == OpKind::kUpdateAndAttend) {
-    add_attention(op, entry);
+  } else if (instruction.op->kind == OpKind::kUpdateAndAttend) {
+    add_attention(*instruction.op, entry);
   }
 }
 

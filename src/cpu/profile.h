@@ -23,9 +23,13 @@ class Profile {
   void begin_slice(const Step& step, const Slice& slice);
   // Starts the clock.
   void start() { mark_ns_ = clock_.now_ns(); }
-  // What ran since the clock was started or an operator was added was this one, over so many rows;
-  // `is_tail`: behind select_rows.
-  void add(const Instruction& instruction, int32_t rows, bool is_tail);
+  // What ran since the clock was started or time was added was a part of this operator; `is_tail`:
+  // behind select_rows.
+  void add_time(const Instruction& instruction, bool is_tail) {
+    add_time(entry(instruction, is_tail));
+  }
+  // It ran, over so many rows.
+  void count(const Instruction& instruction, int32_t rows, bool is_tail);
   // The same for parts of an operator that are no instruction, and for the choice of tokens.
   void add_rope_angles() { add_time(entry(OpKind::kRope)); }
   void add_select_rows();
@@ -51,6 +55,10 @@ class Profile {
   };
 
   Entry& entry(OpKind kind) { return entries_[static_cast<size_t>(kind)]; }
+  Entry& entry(const Instruction& instruction, bool is_tail) {
+    const OpKind kind = instruction.op->kind;
+    return kind == OpKind::kLinear && is_tail ? entries_[kHead] : entry(kind);
+  }
   void add_time(Entry& entry);
   static void add_linear(const Instruction& instruction, int32_t rows, Entry& entry);
   void add_attention(const Op& op, Entry& entry) const;
