@@ -1,13 +1,14 @@
 // What it saves to read the KV of a shared prefix once for several sessions.
 //
-//   attention_bench [--tiny] [--isa NAME] [--threads N]
+//   attention_bench [--tiny] [--long] [--isa NAME] [--threads N]
 //
 // Sessions that have been forked at the end of one prefix and hold some tokens of their own decode
 // one token each. The same step is run with and without the ranges that KvPlan says they share, in
 // turns, so that both meet the same state of the machine; figures are medians, and the last column
 // is a hash of the outputs, the same for both or the benchmark fails. First the attention of all
-// layers by itself, then whole steps of a model of SmolLM2-135M's shape with random weights; last,
-// what finding the shared ranges takes of planning a step.
+// layers by itself, then whole steps of a model of SmolLM2-135M's shape with random weights; then
+// what finding the shared ranges takes of planning a step, and steps of one long session (--long:
+// these alone).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,7 @@ namespace {
 
 struct Options {
   bool tiny = false;
+  bool only_long = false;
   int threads = 0;
   std::string isa;
 };
@@ -133,13 +135,12 @@ class AttentionRun {
   // Seconds of one step's attention.
   double time(const Step& step, ThreadPool& pool, std::vector<AlignedBuffer>& scratch) {
     const int32_t heads = shape_.heads / shape_.kv_heads;
-    AttentionTiles tiles({0, shape_.kv_heads, heads, 0}, step.num_rows());
+    AttentionTiles tiles({0, shape_.kv_heads, heads, 0}, step.num_rows(), pool.num_threads(), 0);
     const double start = seconds_now(pool.num_threads());
-    tiles.cut(step, 0, step.num_rows(), pool.num_threads());
+    tiles.cut(step, 0, step.num_rows());
     for (int32_t layer = 0; layer < shape_.layers; ++layer) {
       pool.run([&](int thread) {
-        run_layer(step, tiles, layer, pool.num_threads(), thread,
-                  scratch[static_cast<size_t>(thread)].bytes().data());
+        run_layer(step, tiles, layer, thread, scratch[static_cast<size_t>(thread)].bytes().data());
       });
     }
     return seconds_now(pool.num_threads()) - start;
@@ -175,13 +176,18 @@ class AttentionRun {
     }
   }
 
-  void run_layer(const Step& step, const AttentionTiles& tiles, int32_t layer, int threads,
-                 int thread, std::byte* scratch) {
+  void run_layer(const Step& step, const AttentionTiles& tiles, int32_t layer, int thread,
+                 std::byte* scratch) {
     const KvMemory::Layer& kv = kv_.layer(layer);
     AttentionQuery queries[kMaxTileQueries];
     AttentionPart parts[kMaxTileQueries];
-    AttentionArgs args{queries, 0, parts, 0, kv.layout, nullptr, nullptr, 0.125f, 0.0f, scratch};
-    tiles.for_tasks(threads, thread, [&](int32_t kv_head, const AttentionTile& tile) {
+    AttentionArgs args;
+    args.queries = queries;
+    args.parts = parts;
+    args.layout = kv.layout;
+    args.scale = 0.125f;
+    args.scratch = scratch;
+    tiles.for_tasks(thread, [&](int32_t kv_head, const AttentionTile& tile, const AttentionPiece*) {
       args.num_queries = args.num_parts = 0;
       for (const TilePart& part : tiles.parts(tile)) {
         const BlockTable& table = step.table(part.sequence, 0);
@@ -307,6 +313,77 @@ void run_steps(const Options& options, Isa isa, int threads) {
   }
 }
 
+// One session of a model decodes at position `context`, its KV filled with random bytes.
+void run_long_session(const TinyOptions& model, const Options& options, Isa isa, int threads) {
+  const auto program = std::make_shared<const Program>(tiny_program(model));
+  CpuOptions cpu;
+  cpu.threads = threads;
+  cpu.isa = isa;
+  cpu.profile = true;
+  cpu.num_blocks = {model.context / 16 + 1};
+  const auto module = CpuModule::create(program, cpu).value();
+  std::vector<BlockId> blocks;
+  std::vector<CellId> cells;
+  for (BlockId block = 0; block < cpu.num_blocks[0]; ++block) blocks.push_back(block);
+  for (CellId cell = 0; cell < model.context; ++cell) cells.push_back(cell);
+  const auto cell_bytes = static_cast<size_t>(module->info().groups[0].bytes_per_cell);
+  std::vector<std::byte> bytes(cells.size() * cell_bytes);
+  RandomStream random(1);
+  for (size_t i = 1; i < bytes.size(); i += 2) {  // bf16 of about 1
+    bytes[i] = static_cast<std::byte>(0x3f);
+    bytes[i - 1] = static_cast<std::byte>(random.next());
+  }
+  if (!module->write_cells(0, cells, bytes).ok()) std::abort();
+  const Position position = model.context - 1;
+  Step step;
+  step.num_groups = 1;
+  step.sequences = {{0, 1, position}};
+  step.tables = {{0, 0, blocks}};
+  step.tokens = {1};
+  step.row_sequence = {0};
+  step.positions = {position};
+  step.cells = {position};
+  std::vector<uint8_t> not_finite(1);
+  const auto attention_ns = [&] {
+    for (const OperatorUsage& each : module->usage().operators) {
+      if (each.name == "update_and_attend") return each.ns;
+    }
+    return int64_t{0};
+  };
+  std::vector<double> steps, attention;
+  for (int turn = 0; turn < (options.tiny ? 2 : 41); ++turn) {
+    const int64_t before = attention_ns();
+    const double start = seconds_now(threads);
+    const bool ok = module->begin(step).ok() && module->run(0, {0, 1, {}}, not_finite).ok();
+    if (!ok) std::abort();
+    if (turn == 0) continue;  // warms up
+    steps.push_back(seconds_now(threads) - start);
+    attention.push_back(1e-9 * static_cast<double>(attention_ns() - before));
+  }
+  std::printf("one session, %2d x %-3d G=%d, %4d cells: step %8.3f ms, its attention %8.3f ms\n",
+              model.num_kv_heads, model.head_dim, model.num_heads / model.num_kv_heads,
+              model.context, median(steps) * 1e3, median(attention) * 1e3);
+  std::fflush(stdout);
+}
+
+void run_long_sessions(const Options& options, Isa isa, int threads) {
+  TinyOptions model;
+  for (const int32_t context : {4096, 8192}) {
+    if (options.tiny && context > 4096) continue;
+    model.context = options.tiny ? 600 : context;
+    if (options.tiny) return run_long_session(model, options, isa, threads);
+    for (const int32_t kv_heads : {1, 3}) {
+      model.num_layers = 16;
+      model.width = 576;
+      model.ff_width = 1536;
+      model.num_kv_heads = kv_heads;
+      model.num_heads = kv_heads == 1 ? 4 : 9;
+      model.head_dim = kv_heads == 1 ? 256 : 64;
+      run_long_session(model, options, isa, threads);
+    }
+  }
+}
+
 void run_planning(const Options& options) {
   const int32_t sessions = options.tiny ? 4 : 64;
   const Forks forks(sessions, options.tiny ? 256 : 4096);
@@ -330,12 +407,14 @@ int run_all(const Options& options) {
   }
   const int threads = options.threads > 0 ? options.threads : available_cores();
   std::printf("isa %s, %d threads\n", std::string(isa_name(isa.value())).c_str(), threads);
+  if (options.only_long) return run_long_sessions(options, isa.value(), threads), 0;
   {
     const auto pool = ThreadPool::create(threads).value();
     run_attention(kernels_for(isa.value()), options, *pool);
   }
   run_planning(options);
   run_steps(options, isa.value(), threads);
+  run_long_sessions(options, isa.value(), threads);
   return 0;
 }
 
@@ -348,12 +427,14 @@ int main(int argc, char** argv) {
     const std::string arg = argv[i];
     if (arg == "--tiny") {
       options.tiny = true;
+    } else if (arg == "--long") {
+      options.only_long = true;
     } else if (arg == "--isa" && i + 1 < argc) {
       options.isa = argv[++i];
     } else if (arg == "--threads" && i + 1 < argc) {
       options.threads = std::atoi(argv[++i]);
     } else {
-      std::fprintf(stderr, "usage: attention_bench [--tiny] [--isa NAME] [--threads N]\n");
+      std::fprintf(stderr, "usage: attention_bench [--tiny] [--long] [--isa NAME] [--threads N]\n");
       return 2;
     }
   }

@@ -117,5 +117,34 @@ TEST(CpuModule, AWarmStepWithASharedPrefixAllocatesNothing) {
   EXPECT_EQ(allocations - before, 0);
 }
 
+// One sequence decodes behind 600 positions, whose chunks are split between the threads.
+TEST(CpuModule, AWarmStepOfALongSequenceAllocatesNothing) {
+  TinyOptions tiny;
+  tiny.context = 1024;
+  tiny.num_kv_heads = 1;
+  const auto program = std::make_shared<const Program>(tiny_program(tiny));
+  auto created = CpuModule::create(program, {.threads = 2, .num_blocks = {40}});
+  ASSERT_TRUE(created.ok());
+  Module& module = **created;
+  std::vector<BlockId> blocks;
+  for (BlockId block = 0; block < 40; ++block) blocks.push_back(block);
+  Step step;
+  step.num_groups = 1;
+  step.sequences = {{0, 1, 600}};
+  step.tables = {{0, 0, blocks}};
+  step.tokens = {1};
+  step.row_sequence = {0};
+  step.positions = {600};
+  step.cells = {600};
+  std::vector<uint8_t> not_finite(1);
+  int64_t before = 0;
+  for (int run = 0; run < 3; ++run) {
+    if (run == 1) before = allocations;
+    ASSERT_TRUE(module.begin(step).ok());
+    ASSERT_TRUE(module.run(0, {0, 1, {}}, not_finite).ok());
+  }
+  EXPECT_EQ(allocations - before, 0);
+}
+
 }  // namespace
 }  // namespace chorus::cpu

@@ -24,6 +24,15 @@ float* arena_at(float* arena, const View& view, int32_t row) {
   return arena + view.offset + int64_t{row} * view.stride;
 }
 
+// Partial results of attention that there is room for: those of a tile that sees all of the context
+// for each border between two threads' shares, up to a bound on what few sequences at the end of a
+// very long context may take.
+int64_t max_partials(const Program& program, int num_threads) {
+  constexpr int64_t kMostOfATile = 4096;
+  const int64_t chunks = int64_t{program.context()} / kChunk + 1;
+  return std::min(kMostOfATile, chunks * kMaxTileQueries) * (num_threads - 1);
+}
+
 // Of the scratch of one thread.
 int64_t local_floats_of(const Plan& plan) {
   return kQuad * std::max(plan.body.local_floats_per_row, plan.tail.local_floats_per_row);
@@ -72,6 +81,7 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
       kv_(kv),
       pool_(pool),
       linear_work_(pool.num_threads()),
+      pieces_done_(new std::atomic<int32_t>[static_cast<size_t>(pool.num_threads())]()),
       profile_(profile),
       body_arena_(float_buffer(plan_.body.floats_per_row * body_rows)),
       tail_arena_(float_buffer(plan_.tail.floats_per_row * kTailRows)),
@@ -90,9 +100,12 @@ Interpreter::Interpreter(const Program& program, Plan plan, const Kernels& kerne
     rope.angles = float_buffer(int64_t{table.dims} * body_rows);
     ropes_.push_back(std::move(rope));
   }
+  int64_t partial_floats = 0;
   for (const KvLayer& layer : program.graph().kv_layers) {
     scratch_bytes_ = std::max(scratch_bytes_, attention_scratch_bytes(layer.head_dim));
+    partial_floats = std::max(partial_floats, attention_partial_floats(layer.head_dim));
   }
+  partials_ = float_buffer(max_partials(program, pool.num_threads()) * partial_floats);
   make_tiles(body_rows);
   scratch_bytes_ = (scratch_bytes_ + 127) / 128 * 128;
   scratch_ = AlignedBuffer(scratch_bytes_ * static_cast<size_t>(pool.num_threads()));
@@ -111,7 +124,10 @@ void Interpreter::make_tiles(int32_t body_rows) {
     const auto same = [&](const AttentionTiles& tiles) { return tiles.shape() == shape; };
     const auto found = std::find_if(tiles_.begin(), tiles_.end(), same);
     instruction.tiles = static_cast<size_t>(found - tiles_.begin());
-    if (found == tiles_.end()) tiles_.emplace_back(shape, body_rows);
+    if (found == tiles_.end()) {
+      tiles_.emplace_back(shape, body_rows, pool_.num_threads(),
+                          max_partials(program_, pool_.num_threads()));
+    }
   }
 }
 
@@ -140,7 +156,7 @@ void Interpreter::run_body(const Step& step, const Slice& slice, int32_t first_k
   work.first_row = slice.row_begin;
   work.not_finite = not_finite.data() + slice.row_begin;
   for (AttentionTiles& tiles : tiles_) {
-    tiles.cut(step, slice.row_begin, slice.row_begin + slice.row_count, pool_.num_threads());
+    tiles.cut(step, slice.row_begin, slice.row_begin + slice.row_count);
   }
   float* kept = floats(kept_) + int64_t{first_kept} * plan_.selected.width;
   if (profile_ != nullptr) profile_->begin_slice(step, slice);
@@ -450,13 +466,34 @@ void Interpreter::attend(const Instruction& instruction, const Work& work, const
     parts[args.num_parts++] = {part.row_count * tile.head_count, table.blocks.data(),
                                table.first_block, part.shared.begin, part.shared.end};
   };
-  tiles.for_tasks(pool_.num_threads(), share.thread, [&](int32_t kv_head, const auto& tile) {
-    args.num_queries = args.num_parts = 0;
-    for (const TilePart& part : tiles.parts(tile)) add_queries(kv_head, tile, part);
-    args.k = layer.k + kv_head * layer.layout.head_bytes;
-    args.v = layer.v + kv_head * layer.layout.head_bytes;
-    kernels_.attention[kv_.type_index()](args);
-  });
+  tiles.for_tasks(share.thread,
+                  [&](int32_t kv_head, const AttentionTile& tile, const AttentionPiece* piece) {
+                    args.num_queries = args.num_parts = 0;
+                    for (const TilePart& part : tiles.parts(tile)) add_queries(kv_head, tile, part);
+                    args.k = layer.k + kv_head * layer.layout.head_bytes;
+                    args.v = layer.v + kv_head * layer.layout.head_bytes;
+                    if (piece == nullptr) return kernels_.attention[kv_.type_index()](args);
+                    attend_piece(args, tiles, *piece);
+                  });
+}
+
+void Interpreter::attend_piece(AttentionArgs args, const AttentionTiles& tiles,
+                               const AttentionPiece& piece) {
+  const auto index = static_cast<size_t>(piece.split);
+  const AttentionSplit& split = tiles.splits()[index];
+  const int64_t each = attention_partial_floats(args.layout.head_dim);
+  float* partials = floats(partials_) + split.partials * each;
+  args.partials =
+      partials + int64_t{piece.chunk_begin - split.chunk_begin} * args.num_queries * each;
+  args.chunk_begin = piece.chunk_begin;
+  args.chunk_end = piece.chunk_end;
+  kernels_.attention[kv_.type_index()](args);
+  // Whoever is last finds the results of all, and none of the next layer begins before the barrier.
+  std::atomic<int32_t>& done = pieces_done_[index];
+  if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < split.num_pieces) return;
+  done.store(0, std::memory_order_relaxed);
+  kernels_.merge_attention({args.queries, args.num_queries, args.layout.head_dim, partials,
+                            split.chunk_end - split.chunk_begin, args.scratch});
 }
 
 }  // namespace chorus::cpu

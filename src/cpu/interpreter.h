@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -83,6 +84,7 @@ class Interpreter {
   void store_kv(const Instruction& instruction, const Work& work, const Share& share);
   void update_and_attend(const Instruction& instruction, const Work& work, const Share& share);
   void attend(const Instruction& instruction, const Work& work, const Share& share);
+  void attend_piece(AttentionArgs args, const AttentionTiles& tiles, const AttentionPiece& piece);
   void compute_angles(const Work& work, const Share& share);
 
   const Program& program_;
@@ -91,6 +93,9 @@ class Interpreter {
   KvMemory& kv_;
   ThreadPool& pool_;
   StealingRanges linear_work_;  // row groups of the linear layer at work, all its parts together
+  // By split of the attention at work: its pieces that are done; 0 between layers.
+  const std::unique_ptr<std::atomic<int32_t>[]> pieces_done_;
+  AlignedBuffer partials_;  // of split attention tiles
   Profile* const profile_;
   AlignedBuffer body_arena_;
   AlignedBuffer tail_arena_;

@@ -246,6 +246,39 @@ TEST_F(Bits, DoNotDependOnBatchChunksSlicesThreadsOrBlockSize) {
   }
 }
 
+// The chunks of a long sequence are dealt to all threads, alone and beside others.
+TEST(CpuModule, LongSequencesHaveTheSameBitsWithAnyNumberOfThreads) {
+  TinyOptions tiny;
+  tiny.context = 2048;
+  tiny.num_layers = 2;
+  tiny.width = 32;
+  tiny.ff_width = 32;
+  tiny.vocabulary = 50;
+  const std::pair<int32_t, KvType> kinds[] = {
+      {1, KvType::kBf16}, {3, KvType::kQ8}, {3, KvType::kF32}};
+  for (const auto& [kv_heads, type] : kinds) {
+    tiny.num_kv_heads = kv_heads;
+    tiny.window = kv_heads == 1 ? 600 : 0;
+    const auto program = share(tiny_program(tiny));
+    const auto first = random_tokens(1, 900, tiny.vocabulary);
+    const auto second = random_tokens(2, 300, tiny.vocabulary);
+    std::vector<Logits> want;
+    for (const int32_t threads : {1, 2, 5}) {
+      SCOPED_TRACE("kv heads " + std::to_string(kv_heads) + ", threads " + std::to_string(threads));
+      auto module = load(program, {.threads = threads, .kv_type = type, .max_step_tokens = 600});
+      StepDriver driver(*module);
+      driver.add(first);
+      driver.add(second);
+      const std::vector<StepDriver::Part> steps[] = {
+          {{0, 500}}, {{0, 280}, {1, 30}}, {{0, 1}}, {{0, 1}, {1, 1}}, {{1, 199}, {0, 7}}};
+      for (const auto& parts : steps) driver.step(parts);
+      const std::vector<Logits> got{driver.sequence(0).logits, driver.sequence(1).logits};
+      if (want.empty()) want = got;
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
 // D12: what a window has left behind may be evicted, present, or present and spoiled.
 TEST_F(Bits, DoNotDependOnWhatAWindowHasLeftBehind) {
   using LeftBehind = StepDriver::LeftBehind;

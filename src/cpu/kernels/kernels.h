@@ -226,7 +226,8 @@ struct AttentionPart {
 
 // Attention of a tile of queries that share one KV head, of one sequence or several. Numerics:
 // docs/decisions/0001-attention-numerics.md. Cells that no query of a part sees are not read into
-// any sum; how queries are joined to parts and tiles changes no bit.
+// any sum; how queries are joined to parts and tiles changes no bit. With `partials`, only some
+// chunks are computed, and what each gives is left there for merge_attention.
 struct AttentionArgs {
   const AttentionQuery* queries = nullptr;
   int32_t num_queries = 0;  // 1 to kMaxTileQueries
@@ -237,6 +238,25 @@ struct AttentionArgs {
   const std::byte* v = nullptr;
   float scale = 0.0f;
   float softcap = 0.0f;          // 0: none
+  std::byte* scratch = nullptr;  // attention_scratch_bytes(head_dim)
+  float* partials = nullptr;     // null, or [chunk_end - chunk_begin][num_queries] partial results
+  int32_t chunk_begin = 0;       // with partials: the chunks [chunk_begin, chunk_end)
+  int32_t chunk_end = 0;
+};
+
+// Floats of the partial result of one query and chunk: the sum of weighted values, padded to whole
+// vectors; then the maximum m and the sum l of the weights, -1 where the query sees nothing.
+constexpr int64_t attention_partial_floats(int32_t head_dim) {
+  return (int64_t{head_dim} + kUnit - 1) / kUnit * kUnit + kUnit;
+}
+
+// Merges the partial results of all chunks of a tile in their order: the bits of `attention`.
+struct MergeAttentionArgs {
+  const AttentionQuery* queries = nullptr;  // their outputs are written
+  int32_t num_queries = 0;
+  int32_t head_dim = 0;
+  const float* partials = nullptr;  // [num_chunks][num_queries]
+  int32_t num_chunks = 0;
   std::byte* scratch = nullptr;  // attention_scratch_bytes(head_dim)
 };
 
@@ -304,6 +324,7 @@ struct Kernels {
 
   void (*store_kv[kNumKvTypes])(const StoreKvArgs&);
   void (*attention[kNumKvTypes])(const AttentionArgs&);
+  void (*merge_attention)(const MergeAttentionArgs&);
 
   LogitsMax (*logits_max)(const LogitsArgs&);
   // Sum of exp(x - max) over all logits, in 16 lanes (lane = index mod 16) and the tree of

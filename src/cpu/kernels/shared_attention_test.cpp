@@ -1,4 +1,4 @@
-// Attention of tiles whose parts share chunks.
+// Attention of tiles whose parts share chunks, and of tiles that are computed in pieces.
 #include <algorithm>
 #include <cstring>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned_buffer.h"
 #include "base/random.h"
 #include "cpu/kernels/generic.h"
 #include "cpu/kernels/kernels.h"
@@ -33,8 +34,9 @@ class SharedTile {
 
   int32_t num_shared_chunks() const { return shared_chunks_; }
 
-  // The outputs of all queries: parts in one call or each in its own.
-  std::vector<float> attend(const Kernels& kernels, bool together) {
+  // The outputs of all queries: parts in one call or each in its own, and all chunks at once or in
+  // `pieces` that begin anywhere and are merged.
+  std::vector<float> attend(const Kernels& kernels, bool together, int32_t pieces = 0) {
     store(kernels);
     std::vector<float> out(q_.size());
     std::vector<std::byte> scratch(attention_scratch_bytes(head_dim_) + 64);
@@ -55,7 +57,11 @@ class SharedTile {
       args.num_queries = static_cast<int32_t>(queries.size());
       args.parts = parts.data();
       args.num_parts = static_cast<int32_t>(parts.size());
-      kernels.attention[type_](args);
+      if (pieces == 0) {
+        kernels.attention[type_](args);
+      } else {
+        attend_in_pieces(kernels, args, pieces);
+      }
       queries.clear();
       parts.clear();
     };
@@ -75,6 +81,33 @@ class SharedTile {
   }
 
  private:
+  // Last pieces first: they do not need each other.
+  void attend_in_pieces(const Kernels& kernels, AttentionArgs args, int32_t pieces) {
+    int32_t first = args.queries[0].first, last = 0;
+    for (int32_t i = 0; i < args.num_queries; ++i) {
+      first = std::min(first, args.queries[i].first);
+      last = std::max(last, args.queries[i].last);
+    }
+    std::vector<int32_t> borders{first / kChunk, last / kChunk + 1};
+    for (int32_t i = 1; i < pieces; ++i) {
+      borders.push_back(static_cast<int32_t>(random_.between(borders[0], borders[1])));
+    }
+    std::sort(borders.begin(), borders.end());
+    const auto each = attention_partial_floats(head_dim_) * args.num_queries;
+    const int32_t chunks = borders.back() - borders.front();
+    AlignedBuffer partials(static_cast<size_t>(chunks * each) * sizeof(float));
+    std::memset(partials.bytes().data(), 0xff, partials.bytes().size());
+    auto* floats = reinterpret_cast<float*>(partials.bytes().data());
+    for (size_t i = borders.size() - 1; i > 0; --i) {
+      args.chunk_begin = borders[i - 1];
+      args.chunk_end = borders[i];
+      args.partials = floats + (args.chunk_begin - borders.front()) * each;
+      kernels.attention[type_](args);
+    }
+    kernels.merge_attention(
+        {args.queries, args.num_queries, head_dim_, floats, chunks, args.scratch});
+  }
+
   struct Part {
     int32_t length = 0;
     int32_t queries = 0;
@@ -185,6 +218,9 @@ TEST(SharedAttention, HasTheBitsOfEachSequenceAlone) {
           ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * sizeof(float)), 0)
               << (together ? "together" : "alone");
         }
+        const std::vector<float> merged = tile.attend(*set.kernels, true, 3);
+        ASSERT_EQ(std::memcmp(merged.data(), expected.data(), merged.size() * sizeof(float)), 0)
+            << "in pieces";
       }
     }
   }
