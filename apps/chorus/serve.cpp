@@ -150,9 +150,9 @@ void ServeVerb::serve_until_told(Console& console, Interrupt& interrupt) {
   for (const std::string& address : server_->addresses())
     console.note("serving " + settings_.service.models[0] + " at " + address);
   end.wait();
-  console.note("draining; once more to end at once");
   service_->drain();
   server_->drain();
+  console.note("draining; once more to end at once");
   const bool is_idle = server_->wait_until_idle(settings_.drain_timeout_ns);
   if (!is_idle) console.note("cutting what is left after the drain's time");
   service_->stop();
