@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "chorus/engine.h"
 #include "server/api/admission.h"
 #include "server/api/delivery.h"
@@ -18,24 +17,6 @@
 
 namespace chorus::api {
 
-// Whether the engine goes on: a step ends now and then while anything runs. Thread: any.
-class Heartbeat {
- public:
-  Heartbeat(const Engine& engine, const Clock& clock, int64_t stuck_after_ns)
-      : engine_(engine), clock_(clock), stuck_after_ns_(stuck_after_ns) {}
-
-  // To be called now and then. False when no step has ended for too long.
-  bool look();
-
- private:
-  const Engine& engine_;
-  const Clock& clock_;
-  const int64_t stuck_after_ns_;
-  Mutex mutex_;
-  int64_t steps_ CHORUS_GUARDED_BY(mutex_) = -1;
-  int64_t since_ns_ CHORUS_GUARDED_BY(mutex_) = 0;
-};
-
 // Members in the order in which they come to be; threads last.
 struct Core {
   Engine& engine;
@@ -46,7 +27,6 @@ struct Core {
   const std::string fingerprint;
   const int64_t created;                       // seconds since 1970
   const std::shared_ptr<UpdateSignal> signal;  // owners: this, the generations, the exchanges
-  Heartbeat heartbeat;
   Admission admission;
   HeldSessions sessions;
   std::atomic<bool> is_draining{false};  // nothing new is begun

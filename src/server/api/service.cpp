@@ -174,7 +174,6 @@ Result<std::unique_ptr<Service>> Service::create(Engine& engine, ServiceOptions 
        fingerprint_of(engine),
        std::time(nullptr),
        std::make_shared<UpdateSignal>(),
-       Heartbeat(engine, clock, options.stuck_after_ns),
        Admission(static_cast<int32_t>(std::min<int64_t>(max_requests, INT32_MAX)),
                  options.max_requests_per_key),
        HeldSessions(static_cast<size_t>(options.max_held_sessions), options.session_idle_ns, clock),
@@ -190,10 +189,7 @@ Result<std::unique_ptr<Service>> Service::create(Engine& engine, ServiceOptions 
   CHORUS_ASSIGN_OR_RETURN(
       core.delivery,
       Delivery::start(context, {static_cast<size_t>(options.max_running), num_sessions},
-                      core.signal, [&core] {
-                        core.heartbeat.look();
-                        core.sessions.close_idle();
-                      }));
+                      core.signal, [&core] { core.sessions.close_idle(); }));
   // Requests that do not generate wait here alone; so many need no more memory than those that do.
   constexpr size_t kSpare = 64;
   CHORUS_ASSIGN_OR_RETURN(
