@@ -64,6 +64,7 @@ void get_session(Core& core, const Call& call);
 
 void post_chat(Core& core, const Call& call);
 void post_completion(Core& core, const Call& call);
+void post_response(Core& core, const Call& call);  // refuses
 void post_tokenize(Core& core, const Call& call);
 void post_detokenize(Core& core, const Call& call);
 void post_template(Core& core, const Call& call);

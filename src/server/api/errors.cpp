@@ -80,6 +80,14 @@ ApiError route_not_found(const std::string& path) {
   return {404, "there is nothing at " + path, kInvalidRequest, {}, "route_not_found"};
 }
 
+ApiError route_not_offered(const std::string& path, std::string_view instead) {
+  return {400,
+          path + " is not offered: " + std::string(instead) + " is",
+          kInvalidRequest,
+          {},
+          "unimplemented"};
+}
+
 ApiError method_not_allowed(const std::string& method) {
   return {
       405, "expected another method, found " + method, kInvalidRequest, {}, "method_not_allowed"};

@@ -25,12 +25,13 @@ struct ApiError {
 // and 503 say when to try again. Requires: not ok.
 ApiError error_of(const Status& status);
 
-ApiError bad_key(bool was_given);                        // 401
-ApiError route_not_found(const std::string& path);       // 404
-ApiError method_not_allowed(const std::string& method);  // 405
-ApiError not_json(std::string_view content_type);        // 415
-ApiError too_much_work();                                // 429
-ApiError draining();                                     // 503
+ApiError bad_key(bool was_given);                                               // 401
+ApiError route_not_found(const std::string& path);                              // 404
+ApiError route_not_offered(const std::string& path, std::string_view instead);  // 400
+ApiError method_not_allowed(const std::string& method);                         // 405
+ApiError not_json(std::string_view content_type);                               // 415
+ApiError too_much_work();                                                       // 429
+ApiError draining();                                                            // 503
 
 // {"error": {message, type, param, code}}
 json::Value error_json(const ApiError& error);

@@ -22,4 +22,9 @@ void post_completion(Core& core, const Call& call) {
   generate(core, call, read_completion_request(call.body));
 }
 
+void post_response(Core&, const Call& call) {
+  const ApiError error = route_not_offered("/v1/responses", "/v1/chat/completions");
+  call.exchange->respond(error_response(error));
+}
+
 }  // namespace chorus::api

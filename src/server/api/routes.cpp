@@ -18,6 +18,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/v1/models", Access::kKey, false, get_models},
     Route{"POST", "/v1/chat/completions", Access::kKey, true, post_chat},
     Route{"POST", "/v1/completions", Access::kKey, true, post_completion},
+    Route{"POST", "/v1/responses", Access::kKey, false, post_response},
     Route{"POST", "/tokenize", Access::kKey, false, post_tokenize},
     Route{"POST", "/detokenize", Access::kKey, false, post_detokenize},
     Route{"POST", "/apply-template", Access::kKey, false, post_template},

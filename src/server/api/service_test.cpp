@@ -386,6 +386,11 @@ TEST_F(ServiceTest, AModelThatIsNotServedIsNotFound) {
 TEST_F(ServiceTest, RoutesAndMethodsAreChecked) {
   EXPECT_EQ(service_.call("GET", "/v1/nothing").status, 404);
   EXPECT_EQ(service_.call("POST", "/v1/embeddings", "{}").status, 404);
+  // A route that many clients try first says what to use in its place.
+  const Reply responses = service_.post("/v1/responses", R"({"input":"hello"})");
+  EXPECT_EQ(responses.status, 400);
+  EXPECT_EQ(responses.text("error.message"),
+            "/v1/responses is not offered: /v1/chat/completions is");
   const auto wrong = service_.send("GET", "/v1/completions");
   EXPECT_EQ(wrong->status(), 405);
   EXPECT_EQ(wrong->header("allow"), "POST");
