@@ -58,6 +58,7 @@ void get_version(Core& core, const Call& call);
 void get_models(Core& core, const Call& call);
 void get_model(Core& core, const Call& call);
 void get_props(Core& core, const Call& call);
+void get_tokenizer_info(Core& core, const Call& call);
 void get_slots(Core& core, const Call& call);
 void get_sessions(Core& core, const Call& call);
 void get_session(Core& core, const Call& call);

@@ -102,6 +102,22 @@ void get_props(Core& core, const Call& call) {
   call.exchange->respond(json_response(value));
 }
 
+// In vLLM's shape; lm-eval then tokenises through the server.
+void get_tokenizer_info(Core& core, const Call& call) {
+  const TextModel* text = core.model.text.get();
+  if (text == nullptr) return respond_error(*call.exchange, core.model.text_status);
+  const auto text_of = [&](TokenId token) {
+    return token < 0 ? json::Value() : json::Value(token_text(core, token));
+  };
+  json::Value value;
+  value.set("tokenizer_class", "chorus");
+  value.set("bos_token", text_of(text->tokenizer().bos_id()));
+  value.set("eos_token", text_of(text->tokenizer().eos_id()));
+  value.set("chat_template", text->chat_template());
+  value.set("model_max_length", core.model.longest);
+  call.exchange->respond(json_response(value));
+}
+
 // llama.cpp's list of slots, of which there are as many as requests that can run at once.
 void get_slots(Core& core, const Call& call) {
   const std::vector<json::Value> running = core.delivery->running();

@@ -14,6 +14,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/metrics", Access::kMetrics, false, get_metrics},
     Route{"GET", "/version", Access::kKey, false, get_version},
     Route{"GET", "/props", Access::kKey, false, get_props},
+    Route{"GET", "/tokenizer_info", Access::kKey, false, get_tokenizer_info},
     Route{"GET", "/slots", Access::kKey, false, get_slots},
     Route{"GET", "/v1/models", Access::kKey, false, get_models},
     Route{"POST", "/v1/chat/completions", Access::kKey, true, post_chat},

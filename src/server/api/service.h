@@ -1,7 +1,7 @@
 // The HTTP API over an engine: OpenAI's routes, those of vLLM and llama.cpp that clients expect,
 // and sessions.
 //
-//   GET  /health /metrics /version /props /slots /v1/models /v1/models/{id}
+//   GET  /health /metrics /version /props /slots /tokenizer_info /v1/models /v1/models/{id}
 //   POST /v1/chat/completions /v1/completions /tokenize /detokenize /apply-template
 //   POST /v1/sessions  GET /v1/sessions  GET, DELETE /v1/sessions/{id}
 //   POST /v1/sessions/{id}/generate, .../fork, .../rewind, .../save  POST /v1/sessions/load
