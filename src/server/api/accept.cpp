@@ -21,16 +21,16 @@ ChoiceFormat format_of(const Core& core, const GenerateRequest& request, bool is
   ChoiceFormat format;
   format.is_chat = is_chat;
   format.names.tokenizer = model.text == nullptr ? nullptr : &model.text->tokenizer();
+  format.shows_special = !fields.skip_special_tokens;
   format.names.as_ids = request.tokens_as_ids;
   format.logprobs = fields.logprobs;
   format.prompt_logprobs = fields.prompt_logprobs;
   format.token_ids = request.return_token_ids;
   format.named_ends = fields.stop_token_ids;
   format.stops = fields.stop;
-  const std::vector<TokenId> ends = generation_options(fields, model.end_tokens).stop_tokens;
-  std::copy_if(ends.begin(), ends.end(), std::back_inserter(format.end_tokens), [&](TokenId token) {
-    return format.names.tokenizer != nullptr && format.names.tokenizer->is_special(token);
-  });
+  if (!fields.include_stop_str_in_output) {
+    format.end_tokens = generation_options(fields, model.end_tokens).stop_tokens;
+  }
   return format;
 }
 
@@ -72,6 +72,19 @@ Echo echo_of(const GenerateRequest& request, const PromptTokens& prompt) {
   if (!request.chat) return {text::to_valid_utf8(prompt.text), true};
   const json::Value& last = request.chat->messages.back();
   return {role_of(last) == "assistant" ? std::string(content_of(last)) : "", false};
+}
+
+// Takes off the front what truncate_prompt_tokens says, or what there is no room for beside the
+// answer. How many tokens that were.
+Result<int64_t> truncate(const Core& core, const GenerateRequest& request, PromptTokens& prompt) {
+  const int64_t longest = core.model.longest;
+  const int64_t to_generate = request.fields.max_tokens.value_or(
+      request.chat ? static_cast<int32_t>(longest / 2) : kDefaultCompletionTokens);
+  const int32_t truncated = truncate_prompt(request.fields, longest - to_generate, prompt.tokens);
+  if (truncated > 0 && core.model.text != nullptr) {
+    CHORUS_ASSIGN_OR_RETURN(prompt.text, core.model.text->tokenizer().decode(prompt.tokens));
+  }
+  return int64_t{truncated};
 }
 
 Result<PlannedPrompt> plan_prompt(const Core& core, const Call& call,
@@ -129,22 +142,28 @@ void hand_over(std::shared_ptr<TakenSession> taken, Turn turn, AcceptedRequest& 
 Result<AcceptedRequest> accept(const Core& core, const Call& call, const GenerateRequest& request) {
   CHORUS_ASSIGN_OR_RETURN(AcceptedRequest accepted,
                           accept_common(core, call, request, request.chat.has_value()));
+  const bool truncates = request.fields.truncate_prompt_tokens.has_value();
   const auto add = [&](Result<PromptTokens> prompt, const std::string& name) -> Status {
     if (!prompt.ok()) return prompt.status();
+    if (truncates) {
+      CHORUS_ASSIGN_OR_RETURN(const int64_t truncated, truncate(core, request, *prompt));
+      accepted.num_truncated = accepted.num_truncated.value_or(0) + truncated;
+    }
     CHORUS_ASSIGN_OR_RETURN(PlannedPrompt planned, plan_prompt(core, call, request, accepted,
                                                                std::move(prompt).value(), name));
     accepted.prompts.push_back(std::move(planned));
     return {};
   };
   if (request.chat) {
-    CHORUS_RETURN_IF_ERROR(add(tokens_of(core.model, *request.chat), "messages"));
+    CHORUS_RETURN_IF_ERROR(add(tokens_of(core.model, *request.chat, truncates), "messages"));
   }
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     if (call.exchange->client_left()) break;  // nobody wants the rest
     const std::string name =
         request.prompts.size() == 1 ? "prompt" : "prompt[" + std::to_string(i) + "]";
     CHORUS_RETURN_IF_ERROR(
-        add(tokens_of(core.model, request.prompts[i], request.add_special_tokens, name), name));
+        add(tokens_of(core.model, request.prompts[i], request.add_special_tokens, truncates, name),
+            name));
   }
   if (accepted.prompts.empty()) return Status(Code::kCancelled, "", "the client has left");
   return accepted;

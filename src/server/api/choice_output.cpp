@@ -23,7 +23,7 @@ size_t shown_size(std::string_view text, std::string_view piece) {
 void ChoiceOutput::follow_tokens(const PromptChoices::Choice& choice) {
   if (!tokens_) {
     if (format_.names.tokenizer == nullptr) return;
-    tokens_.emplace(*format_.names.tokenizer, format_.end_tokens);
+    tokens_.emplace(*format_.names.tokenizer, format_.shows_special, format_.end_tokens);
   }
   for (const TokenScore& score : choice.tokens().subspan(tokens_->size())) tokens_->push(score.id);
 }

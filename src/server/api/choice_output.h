@@ -20,6 +20,7 @@ struct ChoiceFormat {
   std::optional<int32_t> logprobs;         // with so many of the likeliest
   std::optional<int32_t> prompt_logprobs;  // vLLM's; of whole answers
   bool token_ids = false;
+  bool shows_special = false;       // the text has special tokens, too
   std::vector<TokenId> end_tokens;  // that end a text and are not shown in it
   std::vector<TokenId> named_ends;  // that end a text because the request says so
   std::vector<std::string> stops;   // as in the plan

@@ -1,9 +1,9 @@
 #include "server/api/live_request.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "chorus/best_of.h"
 #include "server/api/sse.h"
 
 namespace chorus::api {
@@ -124,8 +124,9 @@ void LiveRequest::complete() {
   json::Value session;
   if (accepted_.give_back) session = std::exchange(accepted_.give_back, nullptr)(*prompts_[0]);
   std::string events;
-  if (accepted_.include_usage || !session.is_null()) {
+  if (accepted_.include_usage || accepted_.num_truncated || !session.is_null()) {
     json::Value last = usage_chunk_json(accepted_.head, counts());
+    if (accepted_.num_truncated) last.set("truncated_tokens", *accepted_.num_truncated);
     if (!session.is_null()) last.set("session", std::move(session));
     events = sse_event(last);
   }
@@ -134,29 +135,21 @@ void LiveRequest::complete() {
   phase_ = Phase::kDone;
 }
 
-// The choices of one prompt that are answered with: the first ones, or those whose tokens are
-// likeliest on average.
-std::vector<size_t> LiveRequest::best_choices(const PromptChoices& prompt) const {
-  std::vector<size_t> order(prompt.choices().size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto wanted = static_cast<size_t>(accepted_.num_choices);
-  if (order.size() == wanted) return order;
-  const auto mean = [&](size_t index) {
-    const auto tokens = prompt.choices()[index].tokens();
-    double sum = 0;
-    for (const TokenScore& score : tokens) sum += static_cast<double>(score.logprob);
-    return tokens.empty() ? 0.0 : sum / static_cast<double>(tokens.size());
-  };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return mean(a) > mean(b); });
-  order.resize(wanted);
-  return order;
+// The choices of one prompt that are answered with: all, or the best.
+std::vector<size_t> LiveRequest::answered_choices(const PromptChoices& prompt) const {
+  const std::vector<PromptChoices::Choice>& choices = prompt.choices();
+  std::vector<double> scores(choices.size());  // all alike: then the first ones are the best
+  if (choices.size() > static_cast<size_t>(accepted_.num_choices)) {
+    std::transform(choices.begin(), choices.end(), scores.begin(),
+                   [](const auto& choice) { return mean_logprob(choice.tokens()); });
+  }
+  return best_choices(scores, accepted_.num_choices);
 }
 
 json::Array LiveRequest::whole_choices() {
   json::Array choices;
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    const std::vector<size_t> best = best_choices(*prompts_[i]);
+    const std::vector<size_t> best = answered_choices(*prompts_[i]);
     for (size_t j = 0; j < best.size(); ++j) {
       choices.push_back(outputs_[i][j].whole(*prompts_[i], best[j]));
     }
@@ -173,6 +166,7 @@ void LiveRequest::respond_whole() {
     answer = std::move(session);
   } else {
     answer = answer_json(accepted_.head, std::move(choices), counts());
+    if (accepted_.num_truncated) answer.set("truncated_tokens", *accepted_.num_truncated);
     if (!session.is_null()) answer.set("session", std::move(session));
   }
   accepted_.exchange->respond(json_response(answer));

@@ -33,7 +33,8 @@ struct AcceptedRequest {
   bool stream = false;
   bool include_usage = false;
   int32_t priority = 0;
-  std::optional<int64_t> deadline_ns;  // by the clock
+  std::optional<int64_t> deadline_ns;    // by the clock
+  std::optional<int64_t> num_truncated;  // tokens taken off the prompts, where that was asked for
 
   // A held session, in which the only prompt goes on. It is handed to `give_back`, once, when
   // nothing runs in it any more; what that returns goes into the answer as "session".
@@ -95,7 +96,7 @@ class LiveRequest {
   void complete();
   void respond_whole();
   json::Array whole_choices();
-  std::vector<size_t> best_choices(const PromptChoices& prompt) const;
+  std::vector<size_t> answered_choices(const PromptChoices& prompt) const;
   void end_stream();
   void leave();
   void let_go();

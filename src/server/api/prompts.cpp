@@ -67,10 +67,10 @@ Result<std::string> render(const ModelFacts& model, const ChatInput& chat) {
   return cut_behind_content(std::move(rendered), content_of(chat.messages.back()));
 }
 
-Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat) {
+Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat, bool truncates) {
   PromptTokens prompt;
   CHORUS_ASSIGN_OR_RETURN(prompt.text, render(model, chat));
-  CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, "messages"));
+  if (!truncates) CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, "messages"));
   // The template writes what the model expects, special tokens included.
   CHORUS_ASSIGN_OR_RETURN(
       prompt.tokens,
@@ -81,12 +81,12 @@ Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat) {
 }
 
 Result<PromptTokens> tokens_of(const ModelFacts& model, const PromptSource& source,
-                               bool add_special, const std::string& name) {
+                               bool add_special, bool truncates, const std::string& name) {
   PromptTokens prompt;
   if (source.text && model.text == nullptr) return model.text_status;
   if (source.text) {
     prompt.text = *source.text;
-    CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, name));
+    if (!truncates) CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, name));
     CHORUS_ASSIGN_OR_RETURN(prompt.tokens,
                             model.text->tokenizer().encode(
                                 prompt.text, {.parse_special = true, .add_special = add_special}));

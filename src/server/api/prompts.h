@@ -30,11 +30,12 @@ struct PromptTokens {
 
 // The chat as the model's template writes it. Errors: those of the template.
 Result<std::string> render(const ModelFacts& model, const ChatInput& chat);
-Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat);
-// `name`: of the prompt, for errors. Errors: kInvalidArgument for ids that the vocabulary lacks and
-// for a prompt without tokens, kUnimplemented (tokenizer).
+// Errors of both: kInvalidArgument for ids that the vocabulary lacks, for a prompt without tokens,
+// and for a text that cannot fit, unless it is to be truncated; kUnimplemented (tokenizer).
+Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat, bool truncates);
+// `name`: of the prompt, for errors.
 Result<PromptTokens> tokens_of(const ModelFacts& model, const PromptSource& prompt,
-                               bool add_special, const std::string& name);
+                               bool add_special, bool truncates, const std::string& name);
 
 // The options of a generation behind `held` tokens of a session and `num_tokens` of a prompt.
 // max_tokens that were not given are `default_tokens`, or as many as there is room for where those

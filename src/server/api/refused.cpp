@@ -4,8 +4,6 @@
 #include <array>
 #include <string_view>
 
-#include "chorus/generation_fields.h"
-
 namespace chorus::api {
 
 namespace {
@@ -25,7 +23,6 @@ struct Refused {
   std::string_view name;
   Neutral neutral = Neutral::kNothing;
   std::string_view text = {};  // a text that asks for nothing, too
-  bool is_ours = false;        // refused although it is among the parameters of generations
 };
 
 constexpr std::array kRefused = {
@@ -42,35 +39,24 @@ constexpr std::array kRefused = {
     Refused{"suffix", Neutral::kEmpty},
     Refused{"verbosity", Neutral::kNothing, "medium"},
     Refused{"web_search_options"},
-    Refused{"frequency_penalty", Neutral::kZero},
-    Refused{"logit_bias", Neutral::kEmpty},
-    Refused{"presence_penalty", Neutral::kZero},
     // vLLM
-    Refused{"allowed_token_ids", Neutral::kEmpty},
-    Refused{"bad_words", Neutral::kEmpty, "", true},
     Refused{"chat_template"},
     Refused{"documents", Neutral::kEmpty},
     Refused{"guided_choice"},
     Refused{"guided_grammar"},
     Refused{"guided_json"},
     Refused{"guided_regex"},
-    Refused{"include_stop_str_in_output", Neutral::kFalse, "", true},
     Refused{"kv_transfer_params"},
     Refused{"length_penalty", Neutral::kOne},
     Refused{"logits_processors", Neutral::kEmpty},
     Refused{"logit_processors", Neutral::kEmpty},
     Refused{"logprob_token_ids", Neutral::kEmpty},
-    Refused{"min_tokens", Neutral::kZero},
     Refused{"mm_processor_kwargs", Neutral::kEmpty},
     Refused{"prompt_embeds"},
     Refused{"repetition_detection"},
-    Refused{"repetition_penalty", Neutral::kOne},
-    Refused{"skip_special_tokens", Neutral::kTrue, "", true},
     Refused{"spaces_between_special_tokens", Neutral::kTrue},
     Refused{"structured_outputs"},
     Refused{"thinking_token_budget"},
-    Refused{"truncate_prompt_tokens", Neutral::kNothing, "", true},
-    Refused{"typical_p", Neutral::kOne},
     Refused{"use_beam_search", Neutral::kFalse},
     Refused{"vllm_xargs", Neutral::kEmpty},
     // llama.cpp
@@ -154,7 +140,6 @@ Status check_refused(const json::Value& request) {
     const auto found = std::find_if(kRefused.begin(), kRefused.end(),
                                     [&](const Refused& refused) { return refused.name == name; });
     if (found == kRefused.end() || asks_for_nothing(value, *found)) continue;
-    if (is_generation_field(name) && !found->is_ours) continue;
     // "default" is what is offered, by its other name.
     if (name == "service_tier" && value.is_string() && value.as_string() == "default") continue;
     return unimplemented(name, "this is not offered: leave it out");

@@ -47,23 +47,19 @@ void read_common(Fields& fields, const json::Value& value, const FieldRules& rul
   auto parameters = read_generation_fields(value, default_fields(), rules);
   if (!parameters.ok()) return fields.fail(parameters.status());
   request.fields = std::move(parameters).value();
-  request.num_tried = request.fields.n;
-  if (request.fields.n > kMaxHttpChoices) {
-    fields.fail(invalid_argument("n", "expected a whole number from 1 to " +
-                                          std::to_string(kMaxHttpChoices) + ", found " +
-                                          std::to_string(request.fields.n)));
+  request.num_tried = request.fields.best_of.value_or(request.fields.n);
+  if (request.num_tried > kMaxHttpChoices) {
+    fields.fail(invalid_argument(request.fields.best_of ? "best_of" : "n",
+                                 "expected a whole number from 1 to " +
+                                     std::to_string(kMaxHttpChoices) + ", found " +
+                                     std::to_string(request.num_tried)));
   }
-  if (request.stream && request.fields.prompt_logprobs) {
-    fields.fail(invalid_argument("prompt_logprobs", "expected none in a stream"));
-  }
-}
-
-void read_best_of(Fields& fields, GenerateRequest& request) {
-  if (!fields.status().ok()) return;
-  fields.read("best_of", request.fields.n, kMaxHttpChoices, request.num_tried);
   if (request.stream && request.num_tried > request.fields.n) {
     fields.fail(invalid_argument(
         "best_of", "expected n of them in a stream: which are best is known when all are there"));
+  }
+  if (request.stream && request.fields.prompt_logprobs) {
+    fields.fail(invalid_argument("prompt_logprobs", "expected none in a stream"));
   }
 }
 
@@ -155,7 +151,6 @@ Result<GenerateRequest> read_completion_request(const json::Value& value) {
   GenerateRequest request;
   Fields fields(value);
   read_common(fields, value, kCompletionRules, request);
-  read_best_of(fields, request);
   fields.read("add_special_tokens", request.add_special_tokens);
   CHORUS_RETURN_IF_ERROR(fields.status());
   CHORUS_ASSIGN_OR_RETURN(request.prompts, read_prompts(fields.find("prompt")));

@@ -47,7 +47,7 @@ struct GenerateRequest {
   bool add_special_tokens = true;     // to prompts of text
 
   GenerationFields fields;  // its n is the number of choices that are answered with
-  int32_t num_tried = 1;    // choices from which they are chosen, best_of
+  int32_t num_tried = 1;    // choices from which they are chosen, its best_of
   bool echo = false;
   bool return_token_ids = false;
   bool tokens_as_ids = false;  // in logprobs, "token_id:17" in place of text

@@ -224,6 +224,38 @@ TEST_F(ServiceTest, AStopTokenThatTheRequestNamedIsTheReason) {
   EXPECT_LE(reply.at("choices.0.token_ids").as_array().size(), 3u);
 }
 
+TEST_F(ServiceTest, AStopIsShownWhereThatIsAskedFor) {
+  const Reply ids = complete("\"the sea\"", R"("max_tokens":6,"return_token_ids":true)");
+  const std::string third = ids.at("choices.0.token_ids.2").dump();
+  const std::string members = R"("max_tokens":6,"logprobs":0,"stop_token_ids":[)" + third + "]";
+  const Reply without = complete("\"the sea\"", members);
+  const Reply with = complete("\"the sea\"", members + R"(,"include_stop_str_in_output":true)");
+  const size_t num_tokens = with.at("choices.0.logprobs.tokens").as_array().size();
+  EXPECT_EQ(without.at("choices.0.logprobs.tokens").as_array().size(), num_tokens - 1);
+  EXPECT_GE(with.text("choices.0.text").size(), without.text("choices.0.text").size());
+}
+
+TEST_F(ServiceTest, WhatMayComeIsObeyed) {
+  const Reply allowed = complete("\"a\"", R"("max_tokens":6,"return_token_ids":true,)"
+                                          R"("allowed_token_ids":[40,41],"logit_bias":{"41":100})");
+  EXPECT_EQ(allowed.at("choices.0.token_ids").dump(), "[41,41,41,41,41,41]");
+}
+
+TEST_F(ServiceTest, APromptIsTruncatedWhereThatIsAskedForAndReported) {
+  std::string ids = "[3";
+  for (int i = 4; i < 290; ++i) ids += "," + std::to_string(i);
+  ids += "]";
+  const Reply cut = complete(ids, R"("max_tokens":3,"truncate_prompt_tokens":4)");
+  ASSERT_EQ(cut.status, 200) << cut.body.dump();
+  EXPECT_EQ(cut.number("truncated_tokens"), 283);
+  EXPECT_EQ(cut.number("usage.prompt_tokens"), 4);
+  EXPECT_EQ(cut.text("choices.0.text"),
+            complete("[286,287,288,289]", R"("max_tokens":3)").text("choices.0.text"));
+  const Reply fitted = complete(ids, R"("max_tokens":3,"truncate_prompt_tokens":-1)");
+  EXPECT_EQ(fitted.number("usage.prompt_tokens"), 253);
+  EXPECT_EQ(complete(ids, R"("max_tokens":3)").param(), "prompt");
+}
+
 // ---- Logprobs ----
 
 TEST_F(ServiceTest, LogprobsOfAChatJoinToItsContent) {
@@ -359,6 +391,11 @@ TEST_F(ServiceTest, BadRequestsAreNamedAndHurtNobody) {
                   }() +
                   "]}"),
             "prompt");
+  EXPECT_EQ(param(R"({"prompt":"a","stop_token_ids":[100000]})"), "stop_token_ids[0]");
+  EXPECT_EQ(param(R"({"prompt":"a","allowed_token_ids":[5,100000]})"), "allowed_token_ids[1]");
+  EXPECT_EQ(param(R"({"prompt":"a","logit_bias":{"100000":1}})"), "logit_bias[\"100000\"]");
+  EXPECT_EQ(param(R"({"prompt":"a","bad_words":["x",""]})"), "bad_words[1]");
+  EXPECT_EQ(param(R"({"prompt":"a","max_tokens":2,"min_tokens":3})"), "min_tokens");
   busy->wait();
   const Reply alone = complete("\"the sea\"", R"("max_tokens":100)");
   EXPECT_EQ(read_reply(*busy).text("choices.0.text"), alone.text("choices.0.text"));

@@ -36,13 +36,13 @@ Result<Turn> first_turn(const Core& core, const OpenRequest& request) {
   if (request.chat) {
     ChatInput chat = *request.chat;
     chat.add_generation_prompt = false;  // that comes with the answer
-    CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(core.model, chat));
+    CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(core.model, chat, false));
     turn.tokens = std::move(prompt.tokens);
     turn.messages = std::move(chat.messages);
     turn.is_chat = true;
   } else if (request.prompt) {
     CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt,
-                            tokens_of(core.model, *request.prompt, true, "prompt"));
+                            tokens_of(core.model, *request.prompt, true, false, "prompt"));
     turn.tokens = std::move(prompt.tokens);
   }
   if (static_cast<int64_t>(turn.tokens.size()) > core.model.longest) {

@@ -23,7 +23,7 @@ Result<std::vector<TokenId>> tokens_of_request(const ModelFacts& model,
                                                const TokenizeRequest& request) {
   if (model.text == nullptr) return model.text_status;
   if (request.chat) {
-    CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(model, *request.chat));
+    CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(model, *request.chat, false));
     return std::move(prompt.tokens);
   }
   return model.text->tokenizer().encode(

@@ -14,8 +14,8 @@ namespace chorus::api {
 class TokenText {
  public:
   // The tokenizer outlives it. `hidden` are tokens that end a text and are no part of it.
-  TokenText(const text::Tokenizer& tokenizer, std::vector<TokenId> hidden)
-      : detokenizer_(tokenizer, {.skip_special = true}), hidden_(std::move(hidden)) {}
+  TokenText(const text::Tokenizer& tokenizer, bool shows_special, std::vector<TokenId> hidden)
+      : detokenizer_(tokenizer, {.skip_special = !shows_special}), hidden_(std::move(hidden)) {}
 
   void push(TokenId token);
   size_t size() const { return places_.size(); }

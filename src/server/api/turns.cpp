@@ -81,9 +81,9 @@ Result<Turn> plan_turn(const ModelFacts& model, const HeldSession& held,
     return turn;
   }
   if (!request.prompts.empty()) {
-    CHORUS_ASSIGN_OR_RETURN(
-        const PromptTokens prompt,
-        tokens_of(model, request.prompts[0], request.add_special_tokens && all.empty(), "prompt"));
+    CHORUS_ASSIGN_OR_RETURN(const PromptTokens prompt,
+                            tokens_of(model, request.prompts[0],
+                                      request.add_special_tokens && all.empty(), false, "prompt"));
     set_tokens(held, all, all.size(), prompt.tokens, turn);
     return turn;
   }
