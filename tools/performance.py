@@ -152,11 +152,11 @@ def machine_line(machine: dict) -> str:
 
 
 def comparison_text(report: dict) -> list:
-    peer = report["peer_commit"] or "unknown"
+    peer, rounds = report["peer_commit"] or "unknown", report["rounds"]
     lines = [
         f"{report['cpu']}, {report['threads']} threads, instruction set `{report['isa']}`, "
         f"{report['time'][:16].replace('T', ' ')} UTC; Chorus {report['version']['commit']}, "
-        f"llama.cpp {peer}; {report['rounds']} rounds. Before: "
+        f"llama.cpp {peer}; {rounds} round{'s' if rounds != 1 else ''}. Before: "
         f"{machine_line(report['machine_before'])}. After: "
         f"{machine_line(report['machine_after'])}.",
         "",
@@ -169,8 +169,8 @@ def comparison_text(report: dict) -> list:
         peaks = " / ".join(f"{max(side['peak_bytes']) / MIB:.0f}" for side in sides)
         foreign = max(sides[0]["foreign"] + sides[1]["foreign"])
         ratio = f"**{row['ratio']:.2f}**" if row["conclusive"] else f"{row['ratio']:.2f}"
-        rounds = ratios_by_round(row["unit"] == "s", *(side["samples"] for side in sides))
-        ratio += f" ({min(rounds):.2f} to {max(rounds):.2f})"
+        ratios = ratios_by_round(row["unit"] == "s", *(side["samples"] for side in sides))
+        ratio += f" ({min(ratios):.2f} to {max(ratios):.2f})"
         lines.append(
             f"| {row['model']} | {row['row']} | {row['unit']} | {side_text(sides[0])} | "
             f"{side_text(sides[1])} | {ratio} | {peaks} | {foreign:.0%} |"
