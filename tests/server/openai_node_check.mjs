@@ -101,7 +101,7 @@ const checks = {
       chat({ tools: [{ type: "function", function: { name: "f", parameters: {} } }] }));
     await refused(bad, "response_format", () => chat({ response_format: { type: "json_object" } }));
     await refused(OpenAI.NotFoundError, "model", () => chat({ model: "another" }));
-    await refused(OpenAI.NotFoundError, null, () => client.responses.create({ model, input: "a" }));
+    await refused(bad, null, () => client.responses.create({ model, input: "a" }));
     const stranger = new OpenAI({ baseURL: `${baseURL}/v1`, apiKey: "wrong", maxRetries: 0 });
     await refused(OpenAI.AuthenticationError, null, () => stranger.models.list());
   },

@@ -268,8 +268,9 @@ class OpenAiTest(ServerTest):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.complete(prompt="the sea " * 20_000)
         self.assertTrue(caught.exception.param)
-        with self.assertRaises(openai.NotFoundError):
+        with self.assertRaises(openai.BadRequestError) as caught:
             self.client.responses.create(model=self.model, input="hello")
+        self.assertEqual("unimplemented", caught.exception.code)
         with self.assertRaises(openai.NotFoundError):
             self.client.embeddings.create(model=self.model, input="hello")
         with self.assertRaises(openai.AuthenticationError) as caught:
