@@ -150,6 +150,36 @@ bool PromptChoices::poll() {
   return changed;
 }
 
+std::vector<Session*> PromptChoices::open_sessions() {
+  std::vector<Session*> sessions;
+  for (Run& run : runs_) {
+    if (run.session.valid()) sessions.push_back(&run.session);
+  }
+  for (Session& session : idle_) sessions.push_back(&session);
+  if (given_.valid()) sessions.push_back(&given_);
+  return sessions;
+}
+
+// One that cannot, because the engine is stopping, has ended all the same.
+void PromptChoices::suspend() {
+  for (Session* session : open_sessions()) (void)session->suspend();
+}
+
+Status PromptChoices::resume() {
+  Status status;
+  for (Session* session : open_sessions()) {
+    Status resumed = session->resume();
+    if (status.ok()) status = std::move(resumed);
+  }
+  return status;
+}
+
+// Nobody else can have its place but where the engine is stopping; then it is refused when used.
+Session PromptChoices::take_session() {
+  if (given_.valid()) (void)given_.resume();
+  return std::move(given_);
+}
+
 void PromptChoices::cancel() {
   for (const Choice& choice : choices_) {
     if (!choice.finish && choice.generation) choice.generation->cancel();

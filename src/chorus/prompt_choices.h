@@ -57,6 +57,12 @@ class PromptChoices {
   // Open sessions, a given one not counted.
   size_t num_sessions() const;
 
+  // Gives its sessions' places and KV to others, as Session::suspend; what runs waits. Until
+  // resume() has succeeded, start() may not be called. It needs num_sessions() places again.
+  void suspend();
+  // The error of the first that got no place; the others have theirs.
+  Status resume();
+
   // Takes what the engine delivered. True when something changed.
   bool poll();
   void cancel();
@@ -67,8 +73,8 @@ class PromptChoices {
   const std::vector<Choice>& choices() const { return choices_; }
   // Of the prompt's tokens, once the first choice has a token or has ended.
   const PromptScores& prompt_scores() const { return scores_; }
-  // The given session. Requires: finished().
-  Session take_session() { return std::move(given_); }
+  // The given session, in its place. Requires: finished().
+  Session take_session();
 
  private:
   struct Run {
@@ -76,6 +82,7 @@ class PromptChoices {
     bool was_taken = false;  // since it has ended
   };
 
+  std::vector<Session*> open_sessions();
   GenerationOptions options_of(size_t choice) const;
   Result<Session> session_for_next();
   bool is_computed() const;

@@ -45,13 +45,13 @@ void EngineLoop::admit() {
 }
 
 // Admits from the head of the queue; past one that does not fit, smaller ones may go, until it was
-// overtaken too often. Paused generations wait for their reader first.
+// overtaken too often. Paused generations wait for their reader first, suspended ones for a place.
 void EngineLoop::admit_waiting() {
   SessionRecord* head = nullptr;  // the first that does not fit
   int32_t passed_over = 0;
   for (size_t i = 0; i < waiting_.size();) {
     SessionRecord& record = *waiting_[i];
-    if (record.live->is_paused) {
+    if (record.live->is_paused || record.is_suspended) {
       ++i;
     } else if (try_admit(record)) {
       if (head != nullptr) ++head->live->overtaken;

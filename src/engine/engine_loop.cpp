@@ -68,7 +68,7 @@ void EngineLoop::handle_commands() {
 void EngineLoop::end_everything() {
   for (auto& [key, record] : sessions_) {
     if (record.live.has_value()) finish(record, FinishReason::kCancelled);
-    if (record.broken.ok()) executor_.close(record.id);
+    if (record.is_in_executor()) executor_.close(record.id);
   }
   sessions_.clear();
   by_id_.clear();
@@ -139,14 +139,49 @@ void EngineLoop::handle(RewindCommand& command) {
   if (record->broken.ok()) drop_surplus(*record);
 }
 
+void EngineLoop::leave_executor(SessionRecord& record) {
+  executor_.close(record.id);
+  by_id_.erase(record.id);
+}
+
+void EngineLoop::handle(SuspendCommand& command) {
+  SessionRecord* record = find(command.session);
+  CHORUS_CHECK(record != nullptr);
+  if (!record->is_in_executor()) return;
+  if (record->live.has_value() && record->live->is_running) {
+    preempt(*record);
+  } else if (record->executor_length > 0) {
+    evict(*record);
+  }
+  leave_executor(*record);
+  record->is_suspended = true;
+}
+
+// The executor knows nothing of it any more: the choices of a generation that had begun are set
+// anew, and what they remember follows from the tokens, which are computed again.
+void EngineLoop::handle(ReturnCommand& command) {
+  SessionRecord* record = find(command.session);
+  CHORUS_CHECK(record != nullptr);
+  if (!std::exchange(record->is_suspended, false)) return;
+  auto opened = executor_.open(record->options);
+  Status status = opened.status();
+  if (opened.ok()) {
+    record->id = *opened;
+    by_id_[record->id] = record;
+    if (record->live.has_value() && record->live->was_admitted)
+      status = executor_.set_sampling(record->id, sampling_of(*record));
+  } else {
+    record->broken = status;
+  }
+  if (!status.ok() && record->live.has_value())
+    finish(*record, FinishReason::kError, std::move(status));
+}
+
 void EngineLoop::handle(CloseCommand& command) {
   SessionRecord* record = find(command.session);
   CHORUS_CHECK(record != nullptr);
   if (record->live.has_value()) finish(*record, FinishReason::kCancelled);
-  if (record->broken.ok()) {
-    executor_.close(record->id);
-    by_id_.erase(record->id);
-  }
+  if (record->is_in_executor()) leave_executor(*record);
   sessions_.erase(command.session);
   if (command.closed != nullptr) closed_.push_back(std::move(command.closed));
 }

@@ -30,6 +30,9 @@ namespace chorus {
 // running ones (lowest priority first, then newest). The first that runs is never a victim, so
 // there is always progress.
 //
+// A suspended session has no place in the executor, and its generation is passed over in waiting_
+// until the session's owner has taken a place for it again. It then goes on as after a preemption.
+//
 // A generation whose session holds nothing first takes what the prefix index has of its tokens.
 // Where a running one is about to compute more of them, it follows that one: it is admitted and has
 // no tasks until its leader has computed what they share, or has ended or lost its blocks. Leaders
@@ -60,6 +63,8 @@ class EngineLoop {
   void handle(SaveCommand& command);
   void handle(LoadCommand& command);
   void handle(RewindCommand& command);
+  void handle(SuspendCommand& command);
+  void handle(ReturnCommand& command);
   void handle(CloseCommand& command);
   void handle(StartCommand& command);
   void handle(CancelCommand& command);
@@ -67,6 +72,7 @@ class EngineLoop {
   void handle(ResumeCommand& command);
   void handle_commands();
   void end_everything();
+  void leave_executor(SessionRecord& record);
   SessionRecord* find(uint64_t session);
   // The record of a session whose live generation is the one named, or null.
   SessionRecord* find_live(uint64_t session, uint64_t generation);

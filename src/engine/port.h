@@ -73,6 +73,7 @@ struct SessionShared {
   std::atomic<Position> end{kNoEnd};  // where finish_at lets the last generation end
   std::atomic<Position> position{0};  // as the engine has it, or less
   std::atomic<bool> is_live{false};   // set by generate, cleared by the engine before the end shows
+  bool is_suspended = false;          // it has no place. Thread: of the session's owner
 };
 
 struct OpenCommand {
@@ -116,6 +117,13 @@ struct RewindCommand {
   uint64_t session = 0;
   Position length = 0;
 };
+// Takes its place in the executor from a session; ReturnCommand gives it one again.
+struct SuspendCommand {
+  uint64_t session = 0;
+};
+struct ReturnCommand {
+  uint64_t session = 0;
+};
 struct CloseCommand {
   uint64_t session = 0;
   std::shared_ptr<Event> closed;  // null: nobody waits. Owners: the waiting caller and the engine
@@ -138,9 +146,9 @@ struct ResumeCommand {
   uint64_t session = 0;
   uint64_t generation = 0;
 };
-using Command =
-    std::variant<OpenCommand, CloneCommand, SaveCommand, LoadCommand, RewindCommand, CloseCommand,
-                 StartCommand, CancelCommand, FinishAtCommand, ResumeCommand>;
+using Command = std::variant<OpenCommand, CloneCommand, SaveCommand, LoadCommand, RewindCommand,
+                             SuspendCommand, ReturnCommand, CloseCommand, StartCommand,
+                             CancelCommand, FinishAtCommand, ResumeCommand>;
 
 // Commands in the order in which they were posted, kMostCommands at once and those of post_at_once.
 // Thread: any; take() belongs to the engine thread.

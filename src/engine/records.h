@@ -67,6 +67,7 @@ struct SessionRecord {
   SessionId id{};
   SessionOptions options;        // as the executor has them
   Status broken;                 // not ok: the executor has no such session
+  bool is_suspended = false;     // nor has it one then; a live generation waits
   std::vector<TokenId> context;  // what was given and delivered
   SamplingParams sampling;       // of the last generation that was admitted
   Position executor_length = 0;  // tokens whose KV the executor holds
@@ -80,6 +81,7 @@ struct SessionRecord {
   EndedGeneration ended;
 
   Position position() const { return static_cast<Position>(context.size()); }
+  bool is_in_executor() const { return broken.ok() && !is_suspended; }
 };
 
 // What a reader is to be told once the step is accounted for.

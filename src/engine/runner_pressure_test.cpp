@@ -1,4 +1,5 @@
 // Clones, rewinds, and pools that are too small: nobody's output changes.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <string>
 #include <thread>
@@ -315,6 +316,137 @@ TEST(RunnerPressure, ScoresAreNeitherLostNorRepeated) {
     EXPECT_EQ(found.tokens[i].id, expected.tokens[i].id);
     EXPECT_EQ(found.tokens[i].logprob, expected.tokens[i].logprob);
   }
+}
+
+// ---- Places that are given to others ----
+
+TEST(RunnerSuspend, GivesThePlaceToOthersAndGoesOnTheSame) {
+  Engine engine({.max_sessions = 1, .block_size = 4, .num_blocks = 8});
+  Session low = engine.open();
+  engine.gate.hold_at(3);
+  GenerationOptions options = up_to(20);
+  options.seed = 7;
+  options.sampling.temperature = 1.0f;
+  const GenerationHandle slow = start(low, numbered(6, 1), options);
+  engine.executor->wait_for_steps(4);
+  EXPECT_EQ(engine.runner->open().status().field(), "max_sessions");
+  ASSERT_TRUE(low.suspend().ok());
+  ASSERT_TRUE(low.suspend().ok()) << "twice is once";
+  Session high = engine.open();
+  engine.gate.open();
+  EXPECT_EQ(generate(high, numbered(8, 2), up_to(20)).tokens, continuation(numbered(8, 2), 20));
+  EXPECT_FALSE(slow.done());
+  EXPECT_EQ(low.resume().field(), "max_sessions");
+  high.close();
+  ASSERT_TRUE(low.resume().ok());
+  SamplingParams sampling = options.sampling;
+  sampling.seed = 7;
+  EXPECT_EQ(read_all(slow).tokens, continuation(numbered(6, 1), 20, sampling));
+  EXPECT_EQ(slow.metrics().preemptions, 1);
+  EXPECT_GT(slow.metrics().recomputed_tokens, 0);
+  EXPECT_EQ(engine.runner->metrics().preemptions, 1);
+  low.close();
+  engine.sync();
+  EXPECT_EQ(blocks_free(engine), 8);
+}
+
+TEST(RunnerSuspend, OneThatWaitsForBlocksIsNotPreempted) {
+  Engine engine({.block_size = 4, .num_blocks = 8});
+  Session running = engine.open();
+  Session waiting = engine.open();
+  engine.sync();
+  engine.gate.hold_at(1);
+  const GenerationHandle first_in = start(running, numbered(20, 1), up_to(8));
+  engine.executor->wait_for_steps(2);
+  const GenerationHandle queued = start(waiting, numbered(20, 2), up_to(2));
+  ASSERT_TRUE(waiting.suspend().ok());
+  engine.gate.open();
+  EXPECT_EQ(read_all(first_in).tokens.size(), 8u);
+  EXPECT_EQ(queued.metrics().preemptions, 0);
+  ASSERT_TRUE(waiting.resume().ok());
+  EXPECT_EQ(read_all(queued).tokens, continuation(numbered(20, 2), 2));
+  EXPECT_EQ(queued.metrics().preemptions, 0);
+}
+
+TEST(RunnerSuspend, EndsReachIt) {
+  Engine engine({.max_sessions = 3, .block_size = 4}, {.max_unread_tokens = 4});
+  std::vector<Session> sessions;
+  std::vector<GenerationHandle> handles;
+  for (int i = 0; i < 3; ++i) {
+    sessions.push_back(engine.open());
+    handles.push_back(start(sessions.back(), {i}, up_to(20)));
+    while (sessions.back().position() < 4) std::this_thread::yield();
+    ASSERT_TRUE(sessions.back().suspend().ok());
+    EXPECT_EQ(sessions.back().clone(1).status().field(), "session");
+  }
+  handles[0].cancel();
+  handles[0].wait();
+  ASSERT_TRUE(handles[1].finish_at(2).ok());
+  handles[1].wait();
+  sessions[2].close();
+  EXPECT_EQ(handles[0].finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(handles[1].finish_reason(), FinishReason::kStop);
+  EXPECT_EQ(handles[2].finish_reason(), FinishReason::kCancelled);
+  EXPECT_EQ(sessions[1].generate({7}, up_to(1)).status().field(), "session");
+  EXPECT_EQ(sessions[1].save().status().field(), "session");
+  ASSERT_TRUE(sessions[1].resume().ok());
+  EXPECT_EQ(generate(sessions[1], {7}, up_to(4)).tokens,
+            continuation(Tokens{1} + continuation({1}, 2) + Tokens{7}, 4));
+  sessions.clear();
+  std::vector<Session> places;
+  for (int i = 0; i < 3; ++i) places.push_back(engine.open());
+  EXPECT_FALSE(engine.runner->open().ok()) << "a suspended one gives no place back when it closes";
+}
+
+// Twelve generations in the places of four, which go from one to the other at random moments.
+void run_with_few_places(uint64_t seed) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  RandomStream random(seed);
+  Engine engine({.max_sessions = 4, .block_size = 4, .num_blocks = 24},
+                {.max_queued_generations = 64,
+                 .max_unread_tokens = static_cast<int32_t>(random.between(2, 40))});
+  constexpr size_t kRequests = 12;
+  std::vector<Session> sessions(kRequests);
+  std::vector<Tokens> prompts(kRequests);
+  std::vector<GenerationHandle> handles(kRequests);
+  const auto count = [&](size_t i) { return static_cast<int>(5 + i); };
+  for (size_t i = 0; i < kRequests; ++i) {
+    sessions[i] = engine.open();
+    prompts[i] = numbered(3 + i, static_cast<TokenId>(100 * (i % 3)));
+    handles[i] = start(sessions[i], prompts[i], up_to(count(i)));
+    ASSERT_TRUE(sessions[i].suspend().ok());
+  }
+  std::vector<Tokens> told(kRequests);
+  std::vector<size_t> inside;
+  for (size_t ended = 0; ended < kRequests;) {
+    const auto who = static_cast<size_t>(random.below(kRequests));
+    const bool is_inside = std::find(inside.begin(), inside.end(), who) != inside.end();
+    if (!is_inside && handles[who].valid()) {
+      if (inside.size() == 4) {
+        ASSERT_TRUE(sessions[inside[0]].suspend().ok());
+        inside.erase(inside.begin());
+      }
+      ASSERT_TRUE(sessions[who].resume().ok());
+      inside.push_back(who);
+    }
+    Update update;
+    if (!handles[who].valid() || !handles[who].read(update)) continue;
+    for (const TokenScore& token : update.tokens) told[who].push_back(token.id);
+    if (!update.finish.has_value()) continue;
+    EXPECT_EQ(update.finish, FinishReason::kLength) << update.error.to_string();
+    EXPECT_EQ(told[who], continuation(prompts[who], count(who)));
+    handles[who] = {};
+    std::erase(inside, who);
+    sessions[who].close();
+    ++ended;
+  }
+  engine.sync();
+  EXPECT_EQ(blocks_free(engine), 24);
+}
+
+TEST(RunnerSuspend, PlacesThatChangeHandsChangeNoOutput) {
+  for (uint64_t seed = 1; seed <= 20 && !::testing::Test::HasFailure(); ++seed)
+    run_with_few_places(seed);
 }
 
 // ---- Deadlines ----

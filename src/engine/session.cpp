@@ -10,11 +10,19 @@
 
 namespace chorus {
 
-Result<std::shared_ptr<SessionShared>> take_place(EnginePort& port) {
+namespace {
+
+Status take_session_place(EnginePort& port) {
   const int32_t max_sessions = port.options.executor.max_sessions;
-  if (!port.sessions.try_take(max_sessions))
-    return resource_exhausted(
-        "max_sessions", "expected fewer than " + std::to_string(max_sessions) + " open sessions");
+  if (port.sessions.try_take(max_sessions)) return {};
+  return resource_exhausted(
+      "max_sessions", "expected fewer than " + std::to_string(max_sessions) + " open sessions");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SessionShared>> take_place(EnginePort& port) {
+  CHORUS_RETURN_IF_ERROR(take_session_place(port));
   return std::make_shared<SessionShared>(port.next_key.fetch_add(1, std::memory_order_relaxed));
 }
 
@@ -39,7 +47,7 @@ void Session::post_close(bool wait) {
   auto closed = wait ? std::make_shared<Event>() : nullptr;
   const bool posted = port_->post(CloseCommand{shared_->key, closed});
   // After the command, so that whoever takes the place is opened behind it.
-  port_->sessions.give_back();
+  if (!shared_->is_suspended) port_->sessions.give_back();
   shared_ = nullptr;
   if (posted && wait) port_->await(*closed);
 }
@@ -49,8 +57,36 @@ Position Session::position() const {
   return shared_->length();
 }
 
-Result<Session> Session::clone(Position upto) const {
+Status Session::check_usable() const {
   if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (!shared_->is_suspended) return {};
+  return invalid_argument("session", "expected one that has its place, found a suspended one");
+}
+
+Status Session::suspend() {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (shared_->is_suspended) return {};
+  if (!port_->post(SuspendCommand{shared_->key}))
+    return unavailable("engine", "the engine is stopping");
+  shared_->is_suspended = true;
+  port_->sessions.give_back();  // after the command, as for a close
+  return {};
+}
+
+Status Session::resume() {
+  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  if (!shared_->is_suspended) return {};
+  CHORUS_RETURN_IF_ERROR(take_session_place(*port_));
+  if (!port_->post(ReturnCommand{shared_->key})) {
+    port_->sessions.give_back();
+    return unavailable("engine", "the engine is stopping");
+  }
+  shared_->is_suspended = false;
+  return {};
+}
+
+Result<Session> Session::clone(Position upto) const {
+  CHORUS_RETURN_IF_ERROR(check_usable());
   const MutexLock lock(shared_->mutex);
   if (upto < 0 || upto > position())
     return invalid_argument(
@@ -65,7 +101,7 @@ Result<Session> Session::clone(Position upto) const {
 }
 
 Result<SavedSession> Session::save() const {
-  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  CHORUS_RETURN_IF_ERROR(check_usable());
   if (shared_->is_live.load(std::memory_order_acquire))
     return invalid_argument("session", "expected no live generation, found one");
   auto reply = std::make_shared<Reply<SavedSession>>();
@@ -162,7 +198,7 @@ Status Session::check_length(size_t num_prompt, int32_t max_new_tokens) const {
 }
 
 Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationOptions options) {
-  if (!valid()) return invalid_argument("session", "expected an open session, found a closed one");
+  CHORUS_RETURN_IF_ERROR(check_usable());
   CHORUS_RETURN_IF_ERROR(check_prompt(prompt, options));
   if (shared_->is_live.load(std::memory_order_acquire))
     return invalid_argument("session", "expected no live generation, found one");

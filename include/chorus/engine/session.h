@@ -74,6 +74,17 @@ class Session {
   // [0, position()]); kUnavailable: engine.
   Status rewind(Position length);
 
+  // Gives the session's place among max_sessions to others, with all KV: a live generation waits,
+  // preempted if it ran, and reads, cancels and deadlines work as before. Nothing happens when it
+  // has none. Does not wait. Until resume() has succeeded, generate, append, clone and save are
+  // refused (kInvalidArgument, field session). kInvalidArgument: session (closed); kUnavailable:
+  // engine.
+  Status suspend();
+  // Takes a place again; the generation goes on with the identical continuation, in its order of
+  // priority and submission. Nothing happens when it has one. kResourceExhausted: max_sessions;
+  // kInvalidArgument: session (closed); kUnavailable: engine.
+  Status resume();
+
   // Cancels the live generation, and returns when the session's blocks are back in the pool: within
   // one step. Nothing happens when it is closed already.
   void close();
@@ -83,6 +94,7 @@ class Session {
   Status check_prompt(const std::vector<TokenId>& prompt, const GenerationOptions& options) const;
   Status check_sampled(const GenerationOptions& options) const;
   Status check_length(size_t num_prompt, int32_t max_new_tokens) const;
+  Status check_usable() const;
   void post_close(bool wait);
 
   std::shared_ptr<EnginePort> port_;       // owners: Runner, sessions, generations

@@ -30,7 +30,7 @@ void Delivery::submit(AcceptedRequest request) {
       return;
     }
   }
-  LiveRequest(context_, std::move(request)).fail(draining());
+  LiveRequest(context_, std::move(request), next_number_++).fail(draining());
 }
 
 void Delivery::stop() {
@@ -57,30 +57,77 @@ bool Delivery::take_submitted() {
     is_stopping = is_stopping_;
   }
   for (AcceptedRequest& request : taken) {
-    auto live = std::make_unique<LiveRequest>(context_, std::move(request));
-    const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
-      return other->priority() < live->priority();
-    });
-    waiting_.insert(place, std::move(live));
+    wait_in_line(std::make_unique<LiveRequest>(context_, std::move(request), next_number_++));
   }
   return !is_stopping;
+}
+
+void Delivery::wait_in_line(std::unique_ptr<LiveRequest> request) {
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const auto& other) { return request->goes_before(*other); });
+  waiting_.insert(place, std::move(request));
+}
+
+bool Delivery::has_place_for(const LiveRequest& next, size_t num_running, size_t num_held) const {
+  return num_running < limits_.max_running &&
+         (next.num_needed() == 0 || num_held + next.num_needed() <= limits_.max_sessions);
+}
+
+// Those that have to give way for `next` to run, or none where that would not do either: nobody
+// gives way in vain, nor to an equal, so that two never displace each other in turn.
+std::vector<LiveRequest*> Delivery::victims_for(const LiveRequest& next, size_t num_held) const {
+  std::vector<LiveRequest*> lower;
+  for (const auto& request : running_) {
+    if (request->can_give_way() && request->priority() < next.priority()) {
+      lower.push_back(request.get());
+    }
+  }
+  std::sort(lower.begin(), lower.end(),
+            [](const LiveRequest* a, const LiveRequest* b) { return b->goes_before(*a); });
+  std::vector<LiveRequest*> victims;
+  size_t num_running = running_.size();
+  for (LiveRequest* request : lower) {
+    if (has_place_for(next, num_running, num_held)) break;
+    const bool needs_sessions = !has_place_for(next, 0, num_held);
+    if (needs_sessions && request->num_sessions() == 0) continue;
+    victims.push_back(request);
+    num_held -= request->num_sessions();
+    --num_running;
+  }
+  if (!has_place_for(next, num_running, num_held)) victims.clear();
+  return victims;
 }
 
 void Delivery::start_waiting() {
   size_t held = 0;
   for (const auto& request : running_) held += request->num_sessions();
   const auto start = [&](LiveRequest& request) {
-    const size_t before = request.num_sessions();
+    const size_t before = request.is_suspended() ? 0 : request.num_sessions();
     request.start(limits_.max_sessions - std::min(held, limits_.max_sessions));
     held += request.num_sessions() - before;
   };
   for (const auto& request : running_) start(*request);
-  while (!waiting_.empty() && running_.size() < limits_.max_running &&
-         (held < limits_.max_sessions || !waiting_.front()->needs_place())) {
+  while (!waiting_.empty()) {
+    const LiveRequest& next = *waiting_.front();
+    for (LiveRequest* victim : victims_for(next, held)) {
+      held -= victim->num_sessions();
+      suspend(*victim);
+    }
+    if (!has_place_for(next, running_.size(), held)) return;
     running_.push_back(std::move(waiting_.front()));
     waiting_.erase(waiting_.begin());
     start(*running_.back());
   }
+}
+
+// `victim` is of a lower priority than whoever waits first, and comes behind it.
+void Delivery::suspend(LiveRequest& victim) {
+  victim.suspend();
+  const auto found = std::find_if(running_.begin(), running_.end(),
+                                  [&](const auto& other) { return other.get() == &victim; });
+  std::unique_ptr<LiveRequest> request = std::move(*found);
+  running_.erase(found);
+  wait_in_line(std::move(request));
 }
 
 void Delivery::poll_all() {

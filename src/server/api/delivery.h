@@ -1,6 +1,8 @@
 // The thread that runs requests: it gives them sessions, waits for the engine, and writes.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -18,7 +20,9 @@ struct DeliveryLimits {
 };
 
 // Requests get their sessions by priority, the higher first, and else in the order in which they
-// came. Thread: any.
+// came. Where there is no place, running ones of a lower priority give theirs: the lowest first,
+// and of equals the one that came last. They wait in their order, and then go on where they were.
+// Thread: any.
 class Delivery {
  public:
   // `signal` is the one that the plans' options carry. `on_tick` is called on the thread several
@@ -48,7 +52,11 @@ class Delivery {
 
   void run();
   bool take_submitted();
+  void wait_in_line(std::unique_ptr<LiveRequest> request);
   void start_waiting();
+  void suspend(LiveRequest& victim);
+  bool has_place_for(const LiveRequest& next, size_t num_running, size_t num_held) const;
+  std::vector<LiveRequest*> victims_for(const LiveRequest& next, size_t num_held) const;
   void poll_all();
   void tick();
   void publish();
@@ -62,6 +70,8 @@ class Delivery {
   std::vector<AcceptedRequest> submitted_ CHORUS_GUARDED_BY(mutex_);
   bool is_stopping_ CHORUS_GUARDED_BY(mutex_) = false;
   std::vector<json::Value> published_ CHORUS_GUARDED_BY(mutex_);
+
+  std::atomic<uint64_t> next_number_{0};
 
   // Of the thread alone:
   std::vector<std::unique_ptr<LiveRequest>> waiting_;  // in the order in which they begin

@@ -8,8 +8,11 @@
 
 namespace chorus::api {
 
-LiveRequest::LiveRequest(const LiveContext& context, AcceptedRequest accepted)
-    : context_(context), accepted_(std::move(accepted)), last_write_ns_(context.clock.now_ns()) {
+LiveRequest::LiveRequest(const LiveContext& context, AcceptedRequest accepted, uint64_t number)
+    : context_(context),
+      number_(number),
+      accepted_(std::move(accepted)),
+      last_write_ns_(context.clock.now_ns()) {
   const bool has_session = accepted_.session.valid();
   for (size_t i = 0; i < accepted_.prompts.size(); ++i) {
     PlannedPrompt& prompt = accepted_.prompts[i];
@@ -43,6 +46,30 @@ size_t LiveRequest::num_sessions() const {
   return count;
 }
 
+size_t LiveRequest::num_needed() const {
+  return is_suspended_ ? num_sessions() : size_t{needs_place()};
+}
+
+bool LiveRequest::goes_before(const LiveRequest& other) const {
+  if (priority() != other.priority()) return priority() > other.priority();
+  return number_ < other.number_;
+}
+
+void LiveRequest::suspend() {
+  is_suspended_ = true;
+  for (const auto& prompt : prompts_) prompt->suspend();
+}
+
+void LiveRequest::resume(size_t& places) {
+  if (!std::exchange(is_suspended_, false)) return;
+  places -= std::min(places, num_sessions());
+  Status status;
+  for (const auto& prompt : prompts_) {
+    if (status.ok()) status = prompt->resume();
+  }
+  if (!status.ok()) fail(error_of(status));
+}
+
 bool LiveRequest::all_finished() const {
   return std::all_of(prompts_.begin(), prompts_.end(),
                      [](const auto& prompt) { return prompt->finished(); });
@@ -50,6 +77,7 @@ bool LiveRequest::all_finished() const {
 
 // Choices of prompts that are computed come before new prompts.
 void LiveRequest::start(size_t places) {
+  resume(places);
   if (phase_ != Phase::kLive) return;
   size_t held = num_sessions();
   size_t limit = std::min(held + places, std::max(held, context_.max_sessions));

@@ -57,18 +57,29 @@ struct LiveContext {
 // Thread: the delivery thread.
 class LiveRequest {
  public:
-  LiveRequest(const LiveContext& context, AcceptedRequest accepted);
+  // `number`: in order of arrival.
+  LiveRequest(const LiveContext& context, AcceptedRequest accepted, uint64_t number);
   ~LiveRequest();
 
   int32_t priority() const { return accepted_.priority; }
+  // Whether it is to run before `other` where not both can: by priority, then by arrival.
+  bool goes_before(const LiveRequest& other) const;
   // Whether it holds a session of the engine, or did.
   bool has_begun() const { return has_begun_; }
   // Sessions that it holds, a client's not counted.
   size_t num_sessions() const;
   bool needs_place() const { return !accepted_.session.valid() && accepted_.give_back == nullptr; }
+  // Whether its place is of use to others: what has been answered only ends.
+  bool can_give_way() const { return phase_ == Phase::kLive; }
+  bool is_suspended() const { return is_suspended_; }
+  // Sessions that have to be free for it to begin, or to go on.
+  size_t num_needed() const;
 
-  // Starts what can be started with up to `places` sessions more.
+  // Starts what can be started with up to `places` sessions more, and goes on after suspend().
   void start(size_t places);
+  // Waits from here on: its generations are preempted, and its sessions' places free, until
+  // start().
+  void suspend();
   // Takes what the engine delivered and writes what can be written. A client that has left ends
   // everything, one that does not read lets its generations wait.
   void poll();
@@ -89,6 +100,7 @@ class LiveRequest {
     kDone,
   };
 
+  void resume(size_t& places);
   void check_failure();
   void begin_stream();
   void write(std::string bytes);
@@ -106,11 +118,13 @@ class LiveRequest {
   int32_t index_of(size_t prompt, size_t choice) const;
 
   const LiveContext& context_;
+  const uint64_t number_;
   AcceptedRequest accepted_;
   std::vector<std::unique_ptr<PromptChoices>> prompts_;
   std::vector<std::vector<ChoiceOutput>> outputs_;  // of a stream: [prompt][choice]
   Phase phase_ = Phase::kLive;
   bool has_begun_ = false;
+  bool is_suspended_ = false;
   bool stream_has_begun_ = false;
   int64_t last_write_ns_ = 0;
 };

@@ -166,6 +166,115 @@ TEST(ServiceLimits, ThePriorityDecidesWhoComesNext) {
   wait_until_idle(service);
 }
 
+// Text and logprobs of two choices of a stream, however it was cut into events.
+std::string choices_of(const FakeExchange& exchange) {
+  const Reply reply = read_reply(exchange);
+  std::string logprobs[2];
+  for (const json::Value& event : reply.events) {
+    for (const json::Value& choice : Reply::at(event, "choices").as_array()) {
+      const json::Value& shown = Reply::at(choice, "logprobs.token_logprobs");
+      if (!shown.is_array()) continue;
+      const int64_t index = Reply::at(choice, "index").to_integer("index", 0, 1).value();
+      for (const json::Value& each : shown.as_array()) logprobs[index] += each.dump() + ' ';
+    }
+  }
+  EXPECT_TRUE(reply.is_done);
+  return reply.streamed(0) + logprobs[0] + reply.streamed(1) + logprobs[1];
+}
+
+// What is long enough that another request comes while it runs, and remembers its own tokens.
+const char* const kLong = R"("stream":true,"logprobs":2,"repetition_penalty":1.3,"n":2)";
+
+TEST(ServicePriority, ARunningRequestOfALowerOneGivesItsPlace) {
+  for (const bool places_are_sessions : {false, true}) {
+    SCOPED_TRACE(places_are_sessions);
+    ServiceOptions options;
+    options.max_running = places_are_sessions ? 0 : 1;
+    options.max_held_sessions = 0;
+    options.max_sessions_per_request = 2;
+    EngineOptions engine;
+    engine.max_sessions = 2;
+    ServiceUnderTest service(options, engine);
+    const auto alone = service.send("POST", "/v1/completions", completion(200, kLong));
+    alone->wait();
+    // On a busy machine the first may have ended before the second one comes.
+    for (int i = 0; i < 50 && service.engine().metrics().preemptions == 0; ++i) {
+      const auto low = service.send("POST", "/v1/completions", completion(200, kLong));
+      low->wait_for_writes(2);
+      EXPECT_EQ(service.post("/v1/completions", completion(3, R"("priority":5)")).status, 200);
+      low->wait();
+      EXPECT_EQ(choices_of(*low), choices_of(*alone));
+    }
+    EXPECT_GT(service.engine().metrics().preemptions, 0);
+    wait_until_idle(service);
+  }
+}
+
+TEST(ServicePriority, TheNewestOfTheLowestGivesWayAndEqualsNever) {
+  ServiceOptions options;
+  options.max_running = 3;
+  options.max_unsent_bytes = 0;  // streams that nobody reads keep their places
+  options.num_threads = 1;
+  ServiceUnderTest service(options);
+  const auto send = [&](int priority) {
+    const auto exchange = service.send_unread(
+        "/v1/completions",
+        completion(200, R"("stream":true,"priority":)" + std::to_string(priority)));
+    // It is known to the thread that chooses when one that came later has an answer from it.
+    service.post("/v1/completions", completion(1, R"("deadline_ms":0,"priority":-9)"));
+    return exchange;
+  };
+  std::vector<std::shared_ptr<FakeExchange>> first;
+  for (const int priority : {1, 0, 0}) {
+    first.push_back(send(priority));
+    first.back()->wait_for_head();
+  }
+  const auto equal = send(0);
+  EXPECT_EQ(equal->status(), 0) << "it waits for those that came before";
+  std::vector<std::shared_ptr<FakeExchange>> high;
+  for (int i = 0; i < 2; ++i) {
+    high.push_back(send(1));
+    high.back()->wait_for_head();
+  }
+  const auto third = send(1);
+  EXPECT_EQ(third->status(), 0) << "those that run are its equals";
+  first[0]->leave();
+  third->wait_for_head();
+  // Of the places that come free, those who gave theirs have the first.
+  high[0]->leave();
+  high[1]->leave();
+  service.post("/v1/completions", completion(1, R"("deadline_ms":0,"priority":-9)"));
+  EXPECT_EQ(equal->status(), 0);
+  for (const auto& exchange : {first[1], first[2], third}) exchange->leave();
+  equal->wait_for_head();
+  equal->leave();
+  wait_until_idle(service);
+}
+
+TEST(ServicePriority, AHeldSessionThatGaveWayIsItsClientsAgain) {
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_held_sessions = 1;
+  options.max_unsent_bytes = 0;
+  EngineOptions engine;
+  engine.max_sessions = 2;
+  ServiceUnderTest service(options, engine);
+  const std::string id = service.post("/v1/sessions", R"({"prompt":"the sea"})").text("id");
+  const std::string path = "/v1/sessions/" + id;
+  const auto low = service.send_unread(
+      path + "/generate", R"({"max_tokens":150,"ignore_eos":true,"temperature":0,"stream":true})");
+  low->wait_for_head();
+  const auto high =
+      service.send_unread("/v1/completions", completion(200, R"("stream":true,"priority":5)"));
+  high->wait_for_head();
+  low->leave();  // while it waits
+  wait_until([&] { return service.call("GET", path).text("is_busy") == "false"; });
+  high->leave();
+  EXPECT_EQ(service.post(path + "/generate", R"({"prompt":" and","max_tokens":3})").status, 200);
+  EXPECT_EQ(service.call("DELETE", path).status, 200);
+  wait_until_idle(service);
+}
+
 TEST(ServiceLimits, ARequestWithMorePromptsThanPlacesIsAnsweredInOrder) {
   EngineOptions engine;
   engine.max_sessions = 3;
