@@ -76,7 +76,7 @@ class SavingTest(ServerTest):
         session = server.post("/v1/sessions", {"model": server.model, "prompt": "snow"})["id"]
         expected = self.answer(server, session)
         (self.folder / "broken.session").write_bytes(b"no session")
-        for name, status in [("missing", 404), ("broken", 500), ("../kept", 400), ("", 400), ("a/b", 400)]:
+        for name, status in [("missing", 404), ("broken", 400), ("../kept", 400), ("", 400), ("a/b", 400)]:
             answer = server.ask("POST", "/v1/sessions/load", {"name": name})
             self.assertEqual(status, answer.status, f"{name!r}: {answer}")
             self.assertIn("error", answer.json)

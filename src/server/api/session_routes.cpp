@@ -64,18 +64,39 @@ Result<Position> read_position(const Call& call, const char* name, const HeldSes
   return position.value_or(static_cast<int32_t>(most));
 }
 
-// Where files lie is no client's business.
-Status without_path(const Status& status, const std::string& path, const char* message) {
-  return status.field() == path ? Status(status.code(), "name", message) : status;
-}
+struct SessionFile {
+  std::string name;  // as its client knows it
+  std::string path;
+};
 
-Result<std::string> read_path(const Core& core, const Call& call, bool* recompute) {
-  std::string name;
+Result<SessionFile> read_file(const Core& core, const Call& call, bool* recompute) {
+  SessionFile file;
   Fields fields(call.body);
-  fields.read("name", name);
+  fields.read("name", file.name);
   if (recompute != nullptr) fields.read("recompute", *recompute);
   CHORUS_RETURN_IF_ERROR(fields.status());
-  return session_path(core.options.session_directory, call.owner, name);
+  CHORUS_ASSIGN_OR_RETURN(file.path,
+                          session_path(core.options.session_directory, call.owner, file.name));
+  return file;
+}
+
+// Where files lie is no client's business, and what the machine refuses no fault of theirs.
+Status file_error(const Status& status, const SessionFile& file, const std::string& action) {
+  const bool is_full = status.code() == Code::kResourceExhausted;
+  return Status(is_full ? status.code() : Code::kInternal, "name",
+                "session " + file.name + " cannot be " + action + ": " + status.message());
+}
+
+// What a file holds that is no session, or none of this model, is the fault of who names it.
+Status load_error(const Status& status, const SessionFile& file) {
+  if (status.code() == Code::kNotFound)
+    return not_found("name", "there is no session " + file.name);
+  if (status.field() == file.path) return file_error(status, file, "read");
+  const bool is_damaged = status.code() == Code::kDataLoss;
+  if (!is_damaged && status.code() != Code::kInvalidArgument) return status;
+  return invalid_argument("name", "expected a session of this model, found " + file.name +
+                                      (is_damaged ? ", a damaged file: " : ": ") +
+                                      status.to_string());
 }
 
 }  // namespace
@@ -142,20 +163,21 @@ Status rewind(const Call& call, HeldSession& held) {
 }
 
 Status save(const Core& core, const Call& call, const HeldSession& held) {
-  CHORUS_ASSIGN_OR_RETURN(const std::string path, read_path(core, call, nullptr));
+  CHORUS_ASSIGN_OR_RETURN(const SessionFile file, read_file(core, call, nullptr));
   if (!held.pending.empty()) {
     return invalid_argument("name", "expected a session without pending tokens: generate first");
   }
-  return without_path(save_held(held, path), path, "the session cannot be written");
+  const Status status = save_held(held, file.path);
+  return status.field() == file.path ? file_error(status, file, "written") : status;
 }
 
 Result<std::string> load(Core& core, const Call& call) {
   bool recompute = false;
-  CHORUS_ASSIGN_OR_RETURN(const std::string path, read_path(core, call, &recompute));
+  CHORUS_ASSIGN_OR_RETURN(const SessionFile file, read_file(core, call, &recompute));
   CHORUS_ASSIGN_OR_RETURN(const auto taken, core.sessions.add(call.owner));
-  const Status status = load_held(core.engine.runner(), path, recompute,
+  const Status status = load_held(core.engine.runner(), file.path, recompute,
                                   session_options(core, call, ""), taken->held());
-  if (!status.ok()) return without_path(status, path, "there is no such session");
+  if (!status.ok()) return load_error(status, file);
   return taken->id();
 }
 

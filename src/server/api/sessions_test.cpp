@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "chorus/session_file.h"
+#include "engine/saved_session.h"
 #include "server/api/session_files.h"
 #include "server/api/testing/service_under_test.h"
 #include "server/api/turns.h"
@@ -67,6 +69,11 @@ class SessionsTest : public ::testing::Test {
   const std::string folder_;
   ServiceUnderTest service_;
 };
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 // "[1,2]" and "[3]" make "[1,2,3]".
 std::string joined(const std::string& a, const std::string& b) {
@@ -232,13 +239,75 @@ TEST_F(SessionsTest, NamesStayInTheirFolder) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
-TEST_F(SessionsTest, AMissingOrDamagedFileChangesNothing) {
-  const Reply missing = service_.post("/v1/sessions/load", R"({"name":"nothing"})");
-  EXPECT_EQ(missing.status, 404);
-  EXPECT_EQ(missing.body.dump().find(folder_), std::string::npos);
-  std::ofstream(folder_ + "/bad.session") << "this is no session";
-  EXPECT_EQ(service_.post("/v1/sessions/load", R"({"name":"bad"})").status, 500);
-  EXPECT_EQ(service_.call("GET", "/v1/sessions").at("data").as_array().size(), 0u);
+TEST_F(SessionsTest, AMissingOrDamagedFileIsNamedAndChangesNothing) {
+  const std::string id = open(user("hello"));
+  EXPECT_EQ(service_.post("/v1/sessions/" + id + "/save", R"({"name":"good"})").status, 200);
+  const std::string good = read(folder_ + "/good.session");
+  const auto load = [&](const std::string& bytes) {
+    std::ofstream(folder_ + "/bad.session", std::ios::binary) << bytes;
+    return service_.post("/v1/sessions/load", R"({"name":"bad"})");
+  };
+  const auto expect_refused = [&](const Reply& reply, int status, const std::string& what) {
+    EXPECT_EQ(reply.status, status) << reply.body.dump();
+    EXPECT_EQ(reply.param(), "name");
+    for (const std::string& part : {std::string("bad"), what}) {
+      EXPECT_NE(reply.text("error.message").find(part), std::string::npos) << reply.body.dump();
+    }
+    EXPECT_EQ(reply.body.dump().find(folder_), std::string::npos);
+  };
+  expect_refused(service_.post("/v1/sessions/load", R"({"name":"bad"})"), 404, "no session");
+  expect_refused(load(""), 400, "magic");
+  expect_refused(load("this is no session"), 400, "magic");
+  for (size_t size = 1; size < good.size(); size = size * 5 / 4 + 1) {
+    expect_refused(load(good.substr(0, size)), 400, "damaged");
+  }
+  for (size_t at = 0; at < good.size(); at += 1 + at / 8) {
+    std::string flipped = good;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    expect_refused(load(flipped), 400, "damaged");
+  }
+  expect_refused(load(good + "x"), 400, "follow the last section");
+  EXPECT_EQ(load(good).status, 200);
+  EXPECT_EQ(service_.call("GET", "/v1/sessions").at("data").as_array().size(), 2u);
+}
+
+TEST_F(SessionsTest, AnotherModelsFileIsRefusedByWhatDiffers) {
+  const std::string id = open(user("hello"));
+  EXPECT_EQ(service_.post("/v1/sessions/" + id + "/save", R"({"name":"other"})").status, 200);
+  SavedSession saved = read_session(folder_ + "/other.session").value();
+  const auto load = [&](const std::string& members) {
+    std::ofstream file(folder_ + "/other.session", std::ios::binary);
+    const std::vector<std::byte> bytes = encode_session(saved);
+    file.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+    file.close();
+    return service_.post("/v1/sessions/load", R"({"name":"other")" + members + "}");
+  };
+  saved.format.identity[0] ^= 1;
+  const Reply foreign = load("");
+  EXPECT_EQ(foreign.status, 400);
+  EXPECT_EQ(foreign.param(), "name");
+  EXPECT_NE(foreign.text("error.message").find("identity: expected"), std::string::npos);
+  EXPECT_EQ(load(R"(,"recompute":true)").status, 200);
+  saved.tokens[0] = 1 << 30;
+  const Reply unknown = load(R"(,"recompute":true)");
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_NE(unknown.text("error.message").find("other: tokens: expected ids"), std::string::npos);
+  saved.tokens[0] = 1;
+  saved.notes = R"({"held_session":1,"messages":[{}]})";
+  EXPECT_EQ(load(R"(,"recompute":true)").status, 400);
+}
+
+// No fault of the request's.
+TEST_F(SessionsTest, WhatTheMachineRefusesIsAnErrorOfTheServer) {
+  std::filesystem::create_directory(folder_ + "/folder.session");
+  const Reply read = service_.post("/v1/sessions/load", R"({"name":"folder"})");
+  EXPECT_EQ(read.status, 500);
+  EXPECT_EQ(read.text("error.message"),
+            "name: session folder cannot be read: expected a regular file");
+  const std::string id = open("");
+  const Reply written = service_.post("/v1/sessions/" + id + "/save", R"({"name":"folder"})");
+  EXPECT_EQ(written.status, 500);
+  EXPECT_EQ(written.body.dump().find(folder_), std::string::npos);
 }
 
 TEST_F(SessionsTest, MoreThanTheCapAreRefused) {
