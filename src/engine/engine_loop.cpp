@@ -33,6 +33,14 @@ Status EngineLoop::initialize() {
   capacity.max_step_tokens = port_.options.max_batch_tokens;
   for (const GroupUsage& group : executor_.usage().groups)
     capacity.groups.push_back({group.window, group.blocks_total});
+  const LatencyHistogram counts(
+      latency_marks::of_counts(port_.options.executor.max_session_tokens));
+  {
+    const MutexLock lock(port_.metrics_mutex);
+    for (auto tokens :
+         {&Latencies::prompt_tokens, &Latencies::generated_tokens, &Latencies::max_new_tokens})
+      port_.latencies.*tokens = counts;
+  }
   publish();
   return {};
 }
@@ -305,8 +313,7 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
   delivery.num_tokens = num_tokens;
   delivery.ending = Ending{reason, std::move(error)};
   const int64_t now = port_.clock.now_ns();
-  measure(&Latencies::total, now - live.state->submitted_ns());
-  if (live.num_delivered > 1) measure(&Latencies::tpot, tpot_ns(live));
+  measure_end(live, now);
   log({.kind = EngineEvent::Kind::kEnded,
        .time_ns = now,
        .session = record.shared->key,
@@ -316,6 +323,18 @@ void EngineLoop::finish(SessionRecord& record, FinishReason reason, Status error
   record.live.reset();
   record.last_used = next_use_++;
   record.shared->is_live.store(false, std::memory_order_release);
+}
+
+void EngineLoop::measure_end(const LiveGeneration& live, int64_t now) {
+  measure(&Latencies::total, now - live.state->submitted_ns());
+  measure(&Latencies::prompt_tokens, std::ssize(live.prompt));
+  measure(&Latencies::generated_tokens, live.num_delivered);
+  if (live.max_new_tokens > 0) measure(&Latencies::max_new_tokens, live.max_new_tokens);
+  if (live.num_delivered > 1) measure(&Latencies::tpot, tpot_ns(live));
+  if (live.num_delivered == 0) return;
+  measure(&Latencies::prefill, live.first_token_ns - *live.first_step_ns);
+  measure(&Latencies::decode, live.last_token_ns - live.first_token_ns);
+  measure(&Latencies::inference, live.last_token_ns - *live.first_step_ns);
 }
 
 GenerationMetrics EngineLoop::metrics_of(const LiveGeneration& generation) const {

@@ -125,6 +125,7 @@ class EngineLoop {
   // Ends the live generation with output_.tokens [first_token, first_token + num_tokens).
   void finish(SessionRecord& record, FinishReason reason, Status error = {},
               int32_t first_token = 0, int32_t num_tokens = 0);
+  void measure_end(const LiveGeneration& live, int64_t now);
   GenerationMetrics metrics_of(const LiveGeneration& generation) const;
   // One more delivery of the live generation, with how far it is.
   Delivery& add_delivery(SessionRecord& record);
@@ -132,8 +133,8 @@ class EngineLoop {
   // What is logged and measured goes out with the next publish().
   void log(EngineEvent::Kind kind, const SessionRecord& record, int32_t tokens);
   void log(const EngineEvent& event);
-  void measure(LatencyHistogram Latencies::* latency, int64_t ns) {
-    measured_.push_back({latency, ns});
+  void measure(LatencyHistogram Latencies::* histogram, int64_t value) {
+    measured_.push_back({histogram, value});
   }
 
   // The step (engine_step.cpp).

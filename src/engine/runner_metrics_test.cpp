@@ -20,17 +20,20 @@ struct Recomputed {
   struct Generation {
     int64_t submitted = 0, first_step = -1, first_token = -1, last_token = -1;
     int32_t delivered = 0;
+    int32_t prompt = 0;
     std::vector<int64_t> itl;
   };
   RunnerMetrics counts;
   std::map<uint64_t, Generation> generations;
-  std::vector<int64_t> queue, ttft, itl, tpot, total, step;
+  std::vector<int64_t> queue, ttft, itl, tpot, total, step, prefill, decode, inference;
+  std::vector<int64_t> prompt_tokens, generated_tokens;
 
   void add(const EngineEvent& event) {
     Generation& generation = generations[event.generation];
     switch (event.kind) {
       case Kind::kSubmitted:
         generation.submitted = event.time_ns;
+        generation.prompt = event.tokens;
         break;
       case Kind::kStep:
         ++counts.steps;
@@ -94,6 +97,13 @@ struct Recomputed {
     counts.failed += event.reason == FinishReason::kError ? 1 : 0;
     EXPECT_EQ(event.tokens, generation.delivered);
     total.push_back(event.time_ns - generation.submitted);
+    prompt_tokens.push_back(generation.prompt);
+    generated_tokens.push_back(event.tokens);
+    if (generation.delivered > 0) {
+      prefill.push_back(generation.first_token - generation.first_step);
+      decode.push_back(generation.last_token - generation.first_token);
+      inference.push_back(generation.last_token - generation.first_step);
+    }
     if (generation.delivered > 1)
       tpot.push_back((generation.last_token - generation.first_token) / (generation.delivered - 1));
   }
@@ -186,6 +196,11 @@ void run_traffic(uint64_t seed) {
   expect_same_marks(latencies.tpot, expected.tpot);
   expect_same_marks(latencies.total, expected.total);
   expect_same_marks(latencies.step, expected.step);
+  expect_same_marks(latencies.prefill, expected.prefill);
+  expect_same_marks(latencies.decode, expected.decode);
+  expect_same_marks(latencies.inference, expected.inference);
+  expect_same_marks(latencies.prompt_tokens, expected.prompt_tokens);
+  expect_same_marks(latencies.generated_tokens, expected.generated_tokens);
   EXPECT_EQ(metrics.completed + metrics.cancelled, 12);
   // Each generation's own, which are exact; they are numbered in order of submission.
   ASSERT_EQ(expected.generations.size(), 13u) << "12, and 0 for steps and evictions";

@@ -48,11 +48,13 @@ inline LatencySummary summarize(std::vector<int64_t>& samples) {
 
 // Counts of samples in buckets of at most 1/32 of their values, so that a server can run for ever.
 // Quantiles are the upper ends of buckets, at most 1/32 above the sample of that rank; count, mean
-// and maximum are exact, and so are the counts at marks. Negative samples count as 0.
+// and maximum are exact, and so are the counts at marks. Negative samples count as 0. It serves
+// numbers of tokens as well, where a nanosecond stands for a token.
 class LatencyHistogram {
  public:
+  LatencyHistogram() = default;  // without marks
   // Ascending, in nanoseconds: how many samples are at most so long will be known exactly.
-  explicit LatencyHistogram(std::span<const int64_t> marks = {})
+  explicit LatencyHistogram(std::span<const int64_t> marks)
       : marks_(marks.begin(), marks.end()), mark_counts_(marks.size()) {}
 
   // O(log(number of marks)), without allocating.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "chorus/engine/latency.h"
 #include "chorus/exec/executor.h"
@@ -62,9 +63,20 @@ inline constexpr auto kRequest =
     from_ms({300,   500,   800,   1000,  1500,   2000,   2500,   5000,   10000,   15000,  20000,
              30000, 40000, 50000, 60000, 120000, 240000, 480000, 960000, 1920000, 7680000});
 
+// Those of counts: 1, 2 and 5 times the powers of ten, up to `most`.
+inline std::vector<int64_t> of_counts(int64_t most) {
+  std::vector<int64_t> marks;
+  for (int64_t power = 1; power <= most; power *= 10) {
+    for (const int64_t mark : {power, 2 * power, 5 * power}) {
+      if (mark <= most) marks.push_back(mark);
+    }
+  }
+  return marks;
+}
+
 }  // namespace latency_marks
 
-// The distributions behind RunnerMetrics.
+// The distributions behind RunnerMetrics, and more of generations, known when they end.
 struct Latencies {
   LatencyHistogram queue{latency_marks::kRequest};
   LatencyHistogram ttft{latency_marks::kFirstToken};
@@ -72,6 +84,16 @@ struct Latencies {
   LatencyHistogram tpot{latency_marks::kPerToken};
   LatencyHistogram total{latency_marks::kRequest};
   LatencyHistogram step{latency_marks::kFirstToken};
+  // Of those with a token: from the start of the first step to the first token, from there to the
+  // last one, and both together. Time without blocks is in them.
+  LatencyHistogram prefill{latency_marks::kRequest};
+  LatencyHistogram decode{latency_marks::kRequest};
+  LatencyHistogram inference{latency_marks::kRequest};
+  // Tokens, not nanoseconds: given, delivered, and of those that generate max_new_tokens. Their
+  // marks go as far as a session of the executor.
+  LatencyHistogram prompt_tokens;
+  LatencyHistogram generated_tokens;
+  LatencyHistogram max_new_tokens;
 };
 
 }  // namespace chorus

@@ -8,7 +8,7 @@ namespace chorus::metrics {
 
 namespace {
 
-constexpr double kSecondsPerNs = 1e-9;
+constexpr double kNsPerSecond = 1e9;
 
 void add_escaped(std::string& text, std::string_view value) {
   for (const char c : value) {
@@ -65,14 +65,22 @@ void PrometheusText::sample(double value, const Labels& labels) {
 }
 
 void PrometheusText::histogram(const LatencyHistogram& histogram) {
+  histogram_in(kNsPerSecond, histogram);
+}
+
+void PrometheusText::count_histogram(const LatencyHistogram& histogram) {
+  histogram_in(1, histogram);
+}
+
+void PrometheusText::histogram_in(double unit, const LatencyHistogram& histogram) {
   int64_t so_far = 0;
   for (size_t i = 0; i < histogram.marks().size(); ++i) {
     so_far += histogram.mark_counts()[i];
-    const double bound = static_cast<double>(histogram.marks()[i]) / 1e9;
+    const double bound = static_cast<double>(histogram.marks()[i]) / unit;
     line("_bucket", {{"le", number_text(bound)}}, std::to_string(so_far));
   }
   line("_bucket", {{"le", "+Inf"}}, std::to_string(histogram.count()));
-  line("_sum", {}, number_text(histogram.sum_ns() * kSecondsPerNs));
+  line("_sum", {}, number_text(histogram.sum_ns() / unit));
   line("_count", {}, std::to_string(histogram.count()));
 }
 

@@ -32,10 +32,13 @@ class PrometheusText {
   void sample(double value, const Labels& labels = {});
   // All samples of a histogram in seconds, with a bucket for each of its marks.
   void histogram(const LatencyHistogram& histogram);
+  // The same of one whose samples are counts.
+  void count_histogram(const LatencyHistogram& histogram);
 
   std::string take() { return std::move(text_); }
 
  private:
+  void histogram_in(double unit, const LatencyHistogram& histogram);
   void line(std::string_view suffix, const Labels& labels, std::string_view value);
 
   const Labels common_;

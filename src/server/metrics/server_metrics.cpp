@@ -114,8 +114,26 @@ void write_latencies(const Latencies& latencies, Writer& writer) {
             "Mean time of each token but the first, once for each generation.", latencies.tpot);
   histogram("e2e_request_latency_seconds", "From submission to the end.", latencies.total);
   histogram("request_queue_time_seconds", "From submission to the first step.", latencies.queue);
+  histogram("request_prefill_time_seconds", "From the first step to the first token.",
+            latencies.prefill);
+  histogram("request_decode_time_seconds", "From the first token to the last.", latencies.decode);
+  histogram("request_inference_time_seconds", "From the first step to the last token.",
+            latencies.inference);
   writer.ours("step_seconds", kHistogram, "Duration of each step of the engine.");
   writer.text().histogram(latencies.step);
+}
+
+void write_sizes(const Latencies& sizes, Writer& writer) {
+  const auto histogram = [&](const char* name, const char* help, const LatencyHistogram& counts) {
+    writer.shared(name, kHistogram, help);
+    writer.text().count_histogram(counts);
+  };
+  histogram("request_prompt_tokens", "Tokens of the prompt, once for each generation.",
+            sizes.prompt_tokens);
+  histogram("request_generation_tokens", "Tokens generated, once for each generation.",
+            sizes.generated_tokens);
+  histogram("request_params_max_tokens", "Tokens that a generation may have at most.",
+            sizes.max_new_tokens);
 }
 
 }  // namespace
@@ -133,6 +151,7 @@ std::string ServerMetrics::text(const EngineSnapshot* engine,
     write_load(*engine, writer);
     write_counters(engine->metrics, writer);
     write_latencies(engine->latencies, writer);
+    write_sizes(engine->latencies, writer);
   }
   writer.ours("http_requests_total", kCounter,
               "HTTP requests that have ended, by status; 499: the client left first.");

@@ -28,8 +28,8 @@ EngineSnapshot snapshot_of(const Runner& runner) {
 // What the log of events says, without the engine's own counts.
 struct Truth {
   struct Generation {
-    int64_t submitted = 0, first_token = 0, last_token = 0;
-    int32_t delivered = 0;
+    int64_t submitted = 0, first_step = 0, first_token = 0, last_token = 0;
+    int32_t prompt = 0, delivered = 0;
   };
   std::map<Kind, int64_t> tokens;
   std::map<FinishReason, int64_t> ends;
@@ -44,10 +44,15 @@ struct Truth {
     tokens[event.kind] += event.tokens;
     Generation& generation = generations[event.generation];
     const int64_t since_submission = event.time_ns - generation.submitted;
-    if (event.kind == Kind::kSubmitted) generation.submitted = event.time_ns;
+    if (event.kind == Kind::kSubmitted) {
+      generation.submitted = event.time_ns;
+      generation.prompt = event.tokens;
+    }
     if (event.kind == Kind::kPreempted) ++preemptions;
-    if (event.kind == Kind::kFirstStep)
+    if (event.kind == Kind::kFirstStep) {
+      generation.first_step = event.time_ns;
       samples["request_queue_time_seconds"].push_back(since_submission);
+    }
     if (event.kind == Kind::kDelivered) {
       if (generation.delivered == 0) {
         generation.first_token = event.time_ns;
@@ -59,21 +64,35 @@ struct Truth {
       generation.delivered += event.tokens;
     }
     if (event.kind == Kind::kEnded) {
-      ++ends[event.reason];
       samples["e2e_request_latency_seconds"].push_back(since_submission);
-      if (generation.delivered > 1)
-        samples["request_time_per_output_token_seconds"].push_back(
-            (generation.last_token - generation.first_token) / (generation.delivered - 1));
+      add_end(event, generation);
     }
+  }
+  void add_end(const EngineEvent& event, const Generation& generation) {
+    ++ends[event.reason];
+    samples["request_prompt_tokens"].push_back(generation.prompt);
+    samples["request_generation_tokens"].push_back(generation.delivered);
+    if (generation.delivered == 0) return;
+    const int64_t decode = generation.last_token - generation.first_token;
+    if (generation.delivered > 1)
+      samples["request_time_per_output_token_seconds"].push_back(decode /
+                                                                 (generation.delivered - 1));
+    samples["request_prefill_time_seconds"].push_back(generation.first_token -
+                                                      generation.first_step);
+    samples["request_decode_time_seconds"].push_back(decode);
+    samples["request_inference_time_seconds"].push_back(generation.last_token -
+                                                        generation.first_step);
   }
 };
 
 void expect_histogram(const PrometheusParser& found, const std::string& name,
                       const std::vector<int64_t>& samples) {
   SCOPED_TRACE(name);
+  const bool is_time = name.ends_with("_seconds");
+  const double unit = is_time ? 1e9 : 1;
   const auto count_up_to = [&](double bound) {
     return std::count_if(samples.begin(), samples.end(),
-                         [&](int64_t ns) { return static_cast<double>(ns) <= bound * 1e9; });
+                         [&](int64_t ns) { return static_cast<double>(ns) <= bound * unit; });
   };
   int num_buckets = 0;
   for (const auto& [key, value] : found.families().at(name).samples) {
@@ -82,20 +101,25 @@ void expect_histogram(const PrometheusParser& found, const std::string& name,
     const std::string& bound = key.second.at("le");
     EXPECT_EQ(value, count_up_to(bound == "+Inf" ? 1e300 : std::strtod(bound.c_str(), nullptr)));
   }
-  EXPECT_GE(num_buckets, 20);
+  if (is_time) {
+    EXPECT_GE(num_buckets, 20);
+  } else {
+    EXPECT_EQ(num_buckets, 10) << "1, 2, 5 and so on to 500 of 512, and all";
+  }
   EXPECT_EQ(found.value(name, {}, "_count"), static_cast<double>(samples.size()));
   double sum = 0;
-  for (const int64_t ns : samples) sum += static_cast<double>(ns) * 1e-9;
+  for (const int64_t ns : samples) sum += static_cast<double>(ns) / unit;
   EXPECT_NEAR(found.value(name, {}, "_sum"), sum, 1e-9 * sum);
 }
 
 // Random generations that share prefixes, in a pool that is too small: some are cancelled, some
 // stop, and some lose their blocks.
-std::vector<EngineEvent> run_traffic(ModuleEngine& engine, EventLog& log, uint64_t seed) {
+Truth run_traffic(ModuleEngine& engine, EventLog& log, uint64_t seed) {
   RandomStream random(seed);
   const Tokens shared = chorus::testing::random_tokens(random, 40);
   std::vector<Session> sessions;
   std::vector<GenerationHandle> handles;
+  std::vector<int64_t> max_tokens;
   for (int i = 0; i < 16; ++i) {
     sessions.push_back(engine.open());
     Tokens prompt = random.below(2) == 0 ? shared : Tokens();
@@ -103,6 +127,7 @@ std::vector<EngineEvent> run_traffic(ModuleEngine& engine, EventLog& log, uint64
     prompt.insert(prompt.end(), own.begin(), own.end());
     GenerationOptions options;
     options.max_new_tokens = static_cast<int32_t>(random.between(1, 30));
+    max_tokens.push_back(options.max_new_tokens);
     options.stop_tokens = {1, 2, 3};
     options.priority = static_cast<int32_t>(random.below(2));
     handles.push_back(sessions.back().generate(prompt, options).value());
@@ -110,7 +135,9 @@ std::vector<EngineEvent> run_traffic(ModuleEngine& engine, EventLog& log, uint64
   }
   for (const GenerationHandle& handle : handles) handle.wait();
   engine.open().close();  // behind everything
-  return log.take();
+  Truth truth(log.take());
+  truth.samples["request_params_max_tokens"] = std::move(max_tokens);
+  return truth;
 }
 
 void check_traffic(uint64_t seed, bool vllm_names, double& preemptions, double& hits) {
@@ -121,7 +148,7 @@ void check_traffic(uint64_t seed, bool vllm_names, double& preemptions, double& 
                       {{"forward", 1, 32, 0}}, &clock);
   RandomStream times(seed + 1000);
   engine.module.on_begin = [&] { clock.advance_ns(times.between(1'000, 2'000'000'000)); };
-  const Truth truth(run_traffic(engine, *log, seed));
+  const Truth truth = run_traffic(engine, *log, seed);
   const EngineSnapshot snapshot = snapshot_of(*engine.runner);
   const ServerMetrics metrics({.model_name = "m", .vllm_names = vllm_names});
   PrometheusParser found;
@@ -150,7 +177,7 @@ void check_traffic(uint64_t seed, bool vllm_names, double& preemptions, double& 
   expect("request_success_total", ends(FinishReason::kError), {{"finished_reason", "error"}});
   EXPECT_LE(at(Kind::kCached), at(Kind::kQueried));
   for (const auto& [name, samples] : truth.samples) expect_histogram(found, prefix + name, samples);
-  EXPECT_EQ(truth.samples.size(), 5u);
+  EXPECT_EQ(truth.samples.size(), 11u);
   preemptions += found.value(prefix + "num_preemptions_total");
   hits += found.value(prefix + "prefix_cache_hits_total");
 }
