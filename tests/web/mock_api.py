@@ -159,7 +159,7 @@ class MockApi:
         if name == "GET /v1/sessions":
             with self.lock:
                 return self.reply(handler, 200, {
-                    "object": "list", "data": [self.facts(each) for each in self.sessions.values()]})
+                    "object": "list", "data": [self.summary(each) for each in self.sessions.values()]})
         if name == "POST /v1/sessions":
             return self.reply(handler, 200, self.facts(self.open([], 0)))
         if name == "POST /v1/chat/completions":
@@ -186,6 +186,11 @@ class MockApi:
                 "is_busy": session["is_busy"], "idle_s": int(time.monotonic() - session["used"]),
                 "tokens": session["tokens"], "pending_tokens": 0,
                 "messages": [dict(each) for each in session["messages"]]}
+
+    def summary(self, session):
+        summary = self.facts(session)
+        summary["num_messages"] = len(summary.pop("messages"))
+        return summary
 
     def take(self, id_):
         with self.lock:

@@ -76,7 +76,7 @@ void HeldSessions::give_back(const std::string& id, const HeldSession& held, boo
   found->second.facts = session_facts(held);
 }
 
-json::Value HeldSessions::facts_of(const std::string& id, const Entry& entry) const {
+json::Value HeldSessions::state_of(const std::string& id, const Entry& entry) const {
   json::Value value;
   value.set("id", id);
   value.set("object", "session");
@@ -84,7 +84,6 @@ json::Value HeldSessions::facts_of(const std::string& id, const Entry& entry) co
   value.set("is_busy", entry.is_busy);
   const int64_t idle_ns = entry.is_busy ? 0 : clock_.now_ns() - entry.used_ns;
   value.set("idle_s", idle_ns / 1'000'000'000);
-  for (const auto& [name, member] : entry.facts.as_object()) value.set(name, member);
   return value;
 }
 
@@ -92,14 +91,21 @@ Result<json::Value> HeldSessions::facts(const std::string& id, const std::string
   const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.owner != owner) return no_session(id);
-  return facts_of(id, found->second);
+  json::Value value = state_of(id, found->second);
+  for (const auto& [name, member] : found->second.facts.as_object()) value.set(name, member);
+  return value;
 }
 
 json::Array HeldSessions::list(const std::string& owner) const {
   const MutexLock lock(mutex_);
   json::Array list;
   for (const auto& [id, entry] : entries_) {
-    if (entry.owner == owner) list.push_back(facts_of(id, entry));
+    if (entry.owner != owner) continue;
+    json::Value value = state_of(id, entry);
+    for (const char* name : {"tokens", "pending_tokens"}) value.set(name, *entry.facts.find(name));
+    value.set("num_messages",
+              static_cast<int64_t>(entry.facts.find("messages")->as_array().size()));
+    list.push_back(std::move(value));
   }
   return list;
 }

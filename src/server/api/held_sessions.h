@@ -70,6 +70,7 @@ class HeldSessions {
 
   // {id, object, created, is_busy, idle_s, ...session_facts}. kNotFound (session).
   Result<json::Value> facts(const std::string& id, const std::string& owner) const;
+  // Of each the same, but for the messages, of which there is the number alone.
   json::Array list(const std::string& owner) const;
 
   // Closes those that nobody has used for so long.
@@ -89,7 +90,7 @@ class HeldSessions {
   };
 
   void give_back(const std::string& id, const HeldSession& held, bool is_removed);
-  json::Value facts_of(const std::string& id, const Entry& entry) const CHORUS_REQUIRES(mutex_);
+  json::Value state_of(const std::string& id, const Entry& entry) const CHORUS_REQUIRES(mutex_);
 
   const size_t max_sessions_;
   const int64_t idle_ns_;

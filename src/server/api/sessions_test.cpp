@@ -202,6 +202,17 @@ TEST_F(SessionsTest, ARewindTakesBackTokensAndMessages) {
   EXPECT_EQ(service_.post("/v1/sessions/" + id + "/rewind", R"({"to":0})").number("tokens"), 0);
 }
 
+TEST_F(SessionsTest, TheListHasNoTexts) {
+  const std::string id = open(user("a secret"));
+  const Reply list = service_.call("GET", "/v1/sessions");
+  EXPECT_EQ(list.text("data.0.id"), id);
+  EXPECT_EQ(list.number("data.0.num_messages"), 1);
+  EXPECT_EQ(list.number("data.0.tokens"), facts(id).number("tokens"));
+  EXPECT_EQ(list.text("data.0.is_busy"), "false");
+  EXPECT_EQ(list.body.dump().find("secret"), std::string::npos);
+  EXPECT_EQ(facts(id).text("messages.0.content"), "a secret");
+}
+
 TEST_F(SessionsTest, SavedOnesComeBackWithTheirMessages) {
   const std::string id = open(user("hello"));
   const std::string members = user("more") + R"(,"max_tokens":5,)" + kDraws;

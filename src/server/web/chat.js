@@ -461,12 +461,18 @@ async function lookAtSessions() {
     for (const [id, session] of Object.entries(chat.sessions)) {
       const now = facts.get(id);
       if (!now) delete chat.sessions[id];
-      else if (!now.is_busy && now.tokens !== session.tokens) adopt(id, now);
+      else if (!now.is_busy && now.tokens !== session.tokens) await lookAtSession(id);
     }
     onChatChange("all");
     if (!list.data.some((each) => each.is_busy && chat.sessions[each.id])) return;
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
+}
+
+// The list tells of sizes alone.
+async function lookAtSession(id) {
+  const facts = await requestJson(sessionPath(id)).catch(() => null);
+  if (facts && !facts.is_busy) adopt(id, facts);
 }
 
 // Finds the branch whose messages a session holds.

@@ -52,7 +52,7 @@ function showSessions(sessions) {
     return make("li", {"data-session": session.id, class: session.is_busy ? "busy" : null},
       make("span", {class: "label"}, label),
       make("span", {class: "about"}, count(session.tokens, "token") + " · " +
-        count(session.messages.length, "message") + " · " + state),
+        count(session.num_messages, "message") + " · " + state),
       make("button", {type: "button", class: "quiet remove", "aria-label": "Close session: " + label,
         "data-focus": session.id, disabled: session.is_busy,
         onclick: () => { closeSession(session.id); live.lookSoon(); onChatChange("all"); }}, "×"));
