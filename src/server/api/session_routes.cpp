@@ -37,6 +37,7 @@ Result<Turn> first_turn(const Core& core, const OpenRequest& request) {
     ChatInput chat = *request.chat;
     chat.add_generation_prompt = false;  // that comes with the answer
     CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(core.model, chat, false));
+    turn.ends = message_ends(core.model, chat, prompt);
     turn.tokens = std::move(prompt.tokens);
     turn.messages = std::move(chat.messages);
     turn.is_chat = true;
@@ -126,8 +127,8 @@ Result<std::optional<AcceptedRequest>> open(Core& core, const Call& call, std::s
     return std::optional(accept_append(core, call, std::move(taken), std::move(turn)));
   }
   held.pending = std::move(turn.tokens);
-  for (json::Value& message : turn.messages) {
-    held.messages.push_back({std::move(message), static_cast<Position>(held.pending.size())});
+  for (size_t i = 0; i < turn.messages.size(); ++i) {
+    held.messages.push_back({std::move(turn.messages[i]), turn.ends[i]});
   }
   id = taken->id();
   return std::optional<AcceptedRequest>();

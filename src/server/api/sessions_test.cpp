@@ -191,6 +191,35 @@ TEST_F(SessionsTest, AForkOfAChatHasTheMessagesBeforeIt) {
   }
 }
 
+// So that one can be forked between them, and goes on as if it had been opened so.
+TEST_F(SessionsTest, MessagesThatComeTogetherEndEachWhereItDoes) {
+  const std::string first = R"({"role":"user","content":"a"})";
+  const std::string second = R"({"role":"assistant","content":"the sea"})";
+  const std::string third = R"({"role":"user","content":"b"})";
+  const auto messages = [](const std::string& list) { return R"("messages":[)" + list + "]"; };
+  const std::string more = R"(,"max_tokens":4,)" + std::string(kDraws);
+  const int64_t end = facts(open(messages(first))).number("tokens");
+  const int64_t second_end = facts(open(messages(first + "," + second))).number("tokens");
+  const std::string whole = open(messages(first + "," + second + "," + third));
+  EXPECT_EQ(facts(whole).number("messages.0.end"), end);
+  EXPECT_EQ(facts(whole).number("messages.1.end"), second_end);
+  EXPECT_EQ(facts(whole).number("messages.2.end"), facts(whole).number("tokens"));
+  const Reply copy =
+      service_.post("/v1/sessions/" + whole + "/fork", R"({"at":)" + std::to_string(end) + "}");
+  EXPECT_EQ(copy.number("tokens"), end);
+  ASSERT_EQ(copy.at("messages").as_array().size(), 1u);
+  const std::string answer = generate(whole, more.substr(1)).at("choices.0.token_ids").dump();
+  EXPECT_EQ(generate(copy.text("id"), messages(second + "," + third) + more)
+                .at("choices.0.token_ids")
+                .dump(),
+            answer);
+  const std::string lazy = open(messages(first + "," + second + "," + third) + R"(,"lazy":true)");
+  EXPECT_EQ(facts(lazy).number("messages.0.end"), end);
+  EXPECT_EQ(generate(lazy, more.substr(1)).at("choices.0.token_ids").dump(), answer);
+  EXPECT_EQ(facts(lazy).number("messages.0.end"), end);
+  EXPECT_EQ(facts(lazy).number("messages.1.end"), second_end);
+}
+
 TEST_F(SessionsTest, ARewindTakesBackTokensAndMessages) {
   const std::string id = open(R"("prompt":[10,11,12,13])");
   const std::string members = std::string(R"("prompt":[20],"max_tokens":5,)") + kDraws;

@@ -8,6 +8,9 @@ namespace chorus::api {
 
 namespace {
 
+// Of text that is rendered to find out where messages end, which grows with their square.
+constexpr size_t kMostRendered = size_t{16} << 20;
+
 Result<std::vector<TokenId>> encode(const ModelFacts& model, std::string_view text) {
   return model.text->tokenizer().encode(text, {.parse_special = true, .add_special = false});
 }
@@ -16,6 +19,7 @@ Result<std::vector<TokenId>> encode(const ModelFacts& model, std::string_view te
 // follows. One token is left to run, for its logits.
 void set_tokens(const HeldSession& held, const std::vector<TokenId>& all, size_t known,
                 const std::vector<TokenId>& rest, Turn& turn) {
+  turn.known = static_cast<Position>(known);
   size_t kept = std::min(known, held.tokens.size());
   if (rest.empty() && kept == known && kept > 0) --kept;
   turn.kept = static_cast<Position>(kept);
@@ -70,6 +74,25 @@ TokenMatch match_prefix(const text::Tokenizer& tokenizer, const std::vector<Toke
   return match;
 }
 
+std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& chat,
+                                   const PromptTokens& prompt) {
+  const size_t count = chat.messages.size();
+  std::vector<Position> ends(count, static_cast<Position>(prompt.tokens.size()));
+  if (count < 2 || prompt.text.size() > kMostRendered / count) return ends;
+  ChatInput begin = chat;
+  begin.add_generation_prompt = begin.continue_final_message = false;
+  for (size_t i = count - 1; i > 0; --i) {
+    ends[i - 1] = ends[i];
+    begin.messages.pop_back();
+    const auto text = render(model, begin);
+    if (!text.ok() || !std::string_view(prompt.text).starts_with(*text)) continue;
+    const TokenMatch match = match_prefix(model.text->tokenizer(), prompt.tokens, *text);
+    if (match.num_bytes < text->size()) continue;
+    ends[i - 1] = std::min(ends[i], static_cast<Position>(match.num_tokens));
+  }
+  return ends;
+}
+
 Result<Turn> plan_turn(const ModelFacts& model, const HeldSession& held,
                        const GenerateRequest& request) {
   Turn turn;
@@ -110,10 +133,11 @@ void finish_turn(HeldSession& held, const Turn& turn, const std::vector<TokenId>
     return;
   }
   for (HeldMessage& each : held.messages) {  // what was consumed anew
-    if (each.end > turn.kept) each.end = static_cast<Position>(prompt_end);
+    if (each.end > std::max(turn.kept, turn.known)) each.end = static_cast<Position>(prompt_end);
   }
-  for (const json::Value& message : turn.messages) {
-    held.messages.push_back({message, static_cast<Position>(prompt_end)});
+  for (size_t i = 0; i < turn.messages.size(); ++i) {
+    const Position own = turn.ends.empty() ? static_cast<Position>(prompt_end) : turn.ends[i];
+    held.messages.push_back({turn.messages[i], own});
   }
   if (!turn.is_chat || answer.empty()) return;
   const bool goes_on = turn.messages.empty() && !held.messages.empty() && !waits_for_answer(held);

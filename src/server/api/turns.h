@@ -23,8 +23,16 @@ struct Turn {
   Position kept = 0;            // tokens of the context that stay; the rest is rewound
   std::vector<TokenId> tokens;  // behind them, one at least
   json::Array messages;         // that are new
+  std::vector<Position> ends;   // of each of them, in the context; empty: that of the prompt
+  Position known = 0;           // up to here the context's tokens stay as they were, or come again
   bool is_chat = false;         // an answer becomes a message
 };
+
+// The end of each message of a chat that is rendered as `prompt`: of what the template writes for
+// it and those before it, where that is how the whole text begins and a token ends there. Else the
+// next message's. All end together where finding out would take long.
+std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& chat,
+                                   const PromptTokens& prompt);
 
 // Chats: the template is rendered over all messages, and what the session holds of that text stays
 // as it is, so that answers keep the tokens that were generated. Only where a template writes
