@@ -34,6 +34,8 @@ void World::client_event() {
     finish_at();
   } else if (kind < 72) {
     clone();
+  } else if (kind == 74 && scenario_.has_suspends) {
+    suspend(random_.below(clients_.size()));
   } else if (kind < 75) {
     fan_out();
   } else if (kind < 80) {
@@ -86,7 +88,7 @@ World::Client* World::open(size_t engine) {
   options.indexed = chance(85);
   EngineUnderTest& target = *engines_[engine];
   auto session = target.runner().open(options);
-  const bool is_full = target.num_open == target.options().executor.max_sessions;
+  const bool is_full = target.is_full();
   SIM_EXPECT(session.ok() != is_full, session.status().to_string());
   if (is_full) {
     SIM_EXPECT(session.status().field() == "max_sessions", session.status().to_string());
@@ -117,10 +119,39 @@ void World::close(size_t index) {
     tally_.add(Count::kCloseLive);
   }
   --engines_[client->engine]->num_open;
+  if (client->is_suspended) --engines_[client->engine]->num_suspended;
   if (!waits) return;
   const int64_t turn_ns = clock_.now_ns();
   client->session.close();
   observe(client->engine, turn_ns);
+}
+
+// A session gives its place up for some turns, in which another one may take it for good.
+void World::suspend(size_t index) {
+  Client& client = *clients_[index];
+  EngineUnderTest& engine = *engines_[client.engine];
+  log_.add("suspend", client.id);
+  tally_.add(client.live != nullptr ? Count::kSuspendLive : Count::kSuspendIdle);
+  SIM_EXPECT(client.session.suspend().ok(), "session " + std::to_string(client.id));
+  client.is_suspended = true;
+  ++engine.num_suspended;
+  if (client.live != nullptr) client.live->may_be_preempted = true;
+  SIM_EXPECT(client.session.clone(0).status().field() == "session", "a suspended one was forked");
+  for (int32_t i = between(0, 2); i > 0; --i) turn(client.engine);
+  Client* const other = chance(50) ? open(client.engine) : nullptr;
+  if (other != nullptr) submit(*other, draft(*other));
+  for (int32_t i = between(0, 4); i > 0; --i) turn(client.engine);
+  if (chance(10)) return close(index);
+  const bool is_full = engine.is_full();
+  const Status status = client.session.resume();
+  SIM_EXPECT(status.ok() != is_full, status.to_string());
+  if (is_full) {
+    SIM_EXPECT(status.field() == "max_sessions", status.to_string());
+    tally_.add(Count::kRefusedSession);
+    return close(index);
+  }
+  client.is_suspended = false;
+  --engine.num_suspended;
 }
 
 // ---- Generations ----
@@ -255,7 +286,7 @@ World::Client* World::clone(Client& source, Position upto) {
   EngineUnderTest& engine = *engines_[source.engine];
   log_.add("clone", source.id, upto, next_id_);
   auto session = source.session.clone(upto);
-  const bool is_full = engine.num_open == engine.options().executor.max_sessions;
+  const bool is_full = engine.is_full();
   SIM_EXPECT(session.ok() != is_full, session.status().to_string());
   if (is_full) {
     SIM_EXPECT(session.status().field() == "max_sessions", session.status().to_string());

@@ -23,11 +23,13 @@ class EngineUnderTest {
   const EffectiveOptions& options() const { return runner_->effective(); }
   // Whether a session of so many tokens can ever be run.
   bool can_hold(int64_t num_tokens) const;
+  bool is_full() const { return num_open - num_suspended == options().executor.max_sessions; }
   // The longest one.
   int32_t longest() const;
 
   // Kept by the caller.
   int32_t num_open = 0;       // sessions that their owners have
+  int32_t num_suspended = 0;  // of them, without a place
   int64_t num_ended = 0;      // generations
   int64_t num_injected = 0;   // of which ended by a fault of the simulation
   int64_t num_generated = 0;  // tokens that were delivered and not cut

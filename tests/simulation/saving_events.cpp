@@ -112,7 +112,7 @@ void World::load() {
     }
   }
   const int64_t turn_ns = clock_.now_ns();
-  const bool is_full = engine.num_open == engine.options().executor.max_sessions;
+  const bool is_full = engine.is_full();
   auto session = engine.runner().load(saved, recompute);
   const bool failed = disarm_transfer(engine) > faults_before;
   if (is_foreign && !recompute) {

@@ -97,6 +97,7 @@ Scenario make_scenario(uint64_t seed) {
   RandomStream random(seed);
   RandomStream more_random(seed + (uint64_t{1} << 32));  // leaves the rest of a seed as it is
   Scenario scenario;
+  scenario.has_suspends = seed % 2 == 0;
   scenario.model.groups = make_groups(random);
   scenario.model.vocabulary = static_cast<int32_t>(random.between(24, 70));
   if (random.below(3) == 0) {

@@ -27,6 +27,7 @@ struct Scenario {
   std::vector<std::vector<TokenId>> texts;
   int32_t faults_per_thousand = 0;  // events that make something fail
   int32_t turns_per_hundred = 40;   // events that are turns of an engine
+  bool has_suspends = false;        // of every second seed: others are as they were without
 };
 
 Scenario make_scenario(uint64_t seed);

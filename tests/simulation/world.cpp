@@ -154,7 +154,7 @@ std::string World::describe_live(size_t engine) const {
 // An engine that had nothing to run.
 void World::expect_all_wait_for_readers(size_t engine) const {
   for (const auto& client : clients_) {
-    if (client->engine != engine || client->live == nullptr) continue;
+    if (client->engine != engine || client->live == nullptr || client->is_suspended) continue;
     SIM_EXPECT(num_unread(*client) >= engines_[engine]->options().max_unread_tokens,
                client->live->name() + " is forgotten;" + describe_live(engine));
   }

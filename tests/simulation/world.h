@@ -55,8 +55,9 @@ class World {
     Session session;
     Tokens context;  // what the engine holds while none is live, once it has handled all commands
     bool is_broken = false;  // the executor refused it
-    GenerationPtr live;      // not known to have ended
-    GenerationPtr last;      // the one before, while finish_at still cuts the context
+    bool is_suspended = false;
+    GenerationPtr live;  // not known to have ended
+    GenerationPtr last;  // the one before, while finish_at still cuts the context
     // What it may be saved with while none is live: of the last generation that was admitted, which
     // not every end tells. Never empty.
     std::vector<SavedSampling> sampling = {{{}, 0}};
@@ -102,6 +103,7 @@ class World {
   void fan_out();
   void rewind();
   void close(size_t index);
+  void suspend(size_t index);
   void break_something();
   void open_broken();
   void misuse();
