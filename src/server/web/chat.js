@@ -475,10 +475,16 @@ async function lookAtSession(id) {
   if (facts && !facts.is_busy) adopt(id, facts);
 }
 
+// The path without the question that waits, with its answer, until the sessions are known.
+function settledPath(tip) {
+  const path = pathTo(tip);
+  return turns.has(tip) && path[path.length - 1].text === "" ? path.slice(0, -2) : path;
+}
+
 // Finds the branch whose messages a session holds.
 function adopt(id, facts) {
   for (const branch of chat.branches) {
-    noteHeld(id, facts, pathTo(branch.tip));
+    noteHeld(id, facts, settledPath(branch.tip));
     if (tipOf(chat.sessions[id])) return;
   }
   delete chat.sessions[id];
