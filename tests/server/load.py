@@ -10,8 +10,9 @@ standard library only.
 
 Words: TTFT is from the sending of the request to its first event that holds a token, ITL the time
 between two events of a stream (an event may hold several tokens), TPOT (last event - first) /
-(tokens - 1) of a request, E2EL from sending to the end. A percentile is the smallest value that so
-many hundredths do not exceed; of the server's histograms the upper bound of the bucket it lies in.
+(tokens - 1) of a request, E2EL from sending to the end. A whole answer without text is completed and
+has no TTFT, ITL or TPOT. A percentile is the smallest value that so many hundredths do not exceed; of
+the server's histograms the upper bound of the bucket it lies in.
 """
 
 import argparse
@@ -303,6 +304,7 @@ def report_of(load: Load, seconds: float, before: str, after: str, foreign: floa
     return {
         "duration_s": seconds,
         "completed": len(done),
+        "without_text": sum(1 for client in done if not client.times),
         "statuses": errors,
         "statuses_4xx": sum(n for status, n in load.statuses.items() if 400 <= status < 500),
         "statuses_5xx": sum(n for status, n in load.statuses.items() if status >= 500),
@@ -333,7 +335,8 @@ def shown(value) -> str:
 
 def print_report(report: dict) -> None:
     print(f"{report['completed']} requests completed in {report['duration_s']:.0f} s, "
-          f"{report['output_throughput']:.1f} tokens/s, at most {report['max_concurrent_requests']} at once")
+          f"{report['without_text']} of them without text, {report['output_throughput']:.1f} tokens/s, "
+          f"at most {report['max_concurrent_requests']} at once")
     print(f"answers by status: {report['statuses']}; 4xx {report['statuses_4xx']}, 5xx {report['statuses_5xx']}"
           f"; failures: {report['failures'] or 'none'}")
     rows = [("TTFT", report["ttft_ms"]), ("ITL", report["itl_ms"]), ("TPOT", report["tpot_ms"]), ("E2EL", report["e2el_ms"])]

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """The load generator: what it reports is what the server did."""
 
+import argparse
+import contextlib
+import http.server
 import json
 import pathlib
 import subprocess
 import sys
+import threading
 
 import load
 import serving
@@ -12,6 +16,44 @@ import support
 from serving import ServerTest
 
 SCRIPT = pathlib.Path(load.__file__)
+
+
+def stream(*texts: str, tokens: int, end: str = "data: [DONE]\n\n") -> bytes:
+    events = [{"choices": [{"text": text}]} for text in texts]
+    events.append({"choices": [], "usage": {"completion_tokens": tokens}})
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + end
+    return ("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + body).encode()
+
+
+@contextlib.contextmanager
+def scripted(answers: list):
+    """The port of a server that gives each request the next of these answers and closes."""
+    left = list(answers)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.wfile.write(left.pop(0))
+
+        def log_message(self, *words):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def load_of(port: int, clients: int) -> load.Load:
+    """One request from each client."""
+    return load.Load(argparse.Namespace(
+        url=f"http://127.0.0.1:{port}", clients=clients, rate=None, seconds=0, patience=serving.PATIENCE_S,
+        retry_after=1, prompt_words=(1, 4), answer_tokens=(1, 4), shared_prefix=0, chat=False, model="m",
+        api_key="", seed=1))
 
 
 class LoadTest(ServerTest):
@@ -34,9 +76,8 @@ class LoadTest(ServerTest):
         self.assertIn(report["max_concurrent_requests"], range(1, 9))
         self.assertEqual({}, report["failures"])
         self.assertEqual(metrics.value("chorus_generation_tokens_total"), report["total_output_tokens"])
-        # An answer may be without text, and then has no first one.
-        completed = report["completed"]
-        self.assertIn(report["ttft_ms"]["count"], range(completed * 9 // 10, completed + 1))
+        self.assertEqual(report["completed"], report["ttft_ms"]["count"] + report["without_text"])
+        self.assertEqual(report["completed"], report["e2el_ms"]["count"])
         self.assertEqual(report["completed"], report["engine"]["ttft_ms"]["count"])
         for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2el_ms"):
             row = report[name]
@@ -56,6 +97,30 @@ class LoadTest(ServerTest):
         report = self.load(server, "--clients", 64, "--seconds", 2, "--rate", 20, "--chat", "--shared-prefix", 30)
         self.assertGreater(report["completed"], 1)
         self.assertGreater(report["engine"]["prefix_hits"], 0)
+
+    def test_every_answer_is_counted_once(self):
+        error = b'HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n'
+        answers = [
+            stream("a", "b", "c", tokens=5),
+            stream("a", tokens=1),
+            stream("", tokens=2),
+            stream(tokens=0),
+            stream("", "", tokens=3),
+            stream("a", tokens=1, end=""),
+            stream("a", tokens=1, end='data: {"error": {}}\n\ndata: [DONE]\n\n'),
+            error % 429, error % 400, error % 503,
+        ]
+        with scripted(answers) as port:
+            run = load_of(port, len(answers))
+            run.run()
+        report = load.report_of(run, 1, "", "", None)
+        self.assertEqual({"200": 7, "429": 1, "400": 1, "503": 1}, report["statuses"])
+        self.assertEqual((2, 1), (report["statuses_4xx"], report["statuses_5xx"]))
+        self.assertEqual({"no end of stream": 1, "error in stream": 1}, report["failures"])
+        self.assertEqual((5, 3), (report["completed"], report["without_text"]))
+        self.assertEqual(11, report["total_output_tokens"])
+        counts = {name: report[name]["count"] for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2el_ms")}
+        self.assertEqual({"ttft_ms": 2, "itl_ms": 2, "tpot_ms": 1, "e2el_ms": 5}, counts)
 
     def test_percentiles(self):
         values = list(range(1, 101))
