@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "arguments.h"
+#include "engine/generation.h"
 #include "models.h"
 #include "serve_flags.h"
 #include "server/api/service.h"
@@ -31,25 +32,6 @@ class LoadingHandler final : public http::Handler {
 
  private:
   std::atomic<http::Handler*> service_{nullptr};
-};
-
-// Happens when the process is told to end. Thread: any.
-class EndRequest {
- public:
-  void set() {
-    const MutexLock lock(mutex_);
-    is_set_ = true;
-    changed_.notify_all();
-  }
-  void wait() {
-    const MutexLock lock(mutex_);
-    while (!is_set_) changed_.wait(mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool is_set_ CHORUS_GUARDED_BY(mutex_) = false;
 };
 
 class ServeVerb final : public Verb {
@@ -145,11 +127,11 @@ int ServeVerb::load(Console& console) {
 // New requests are refused from the first signal on; those that run have the drain's time to end.
 void ServeVerb::serve_until_told(Console& console, Interrupt& interrupt) {
   constexpr int64_t kFarewellNs = 1'000'000'000;  // for what is cut to be told so
-  EndRequest end;
-  interrupt.on_request([&] { end.set(); });
+  UpdateSignal told;
+  interrupt.on_request([&] { told.notify(); });
   for (const std::string& address : server_->addresses())
     console.note("serving " + settings_.service.models[0] + " at " + address);
-  end.wait();
+  told.wait(0);
   service_->drain();
   server_->drain();
   console.note("draining; once more to end at once");
