@@ -11,6 +11,7 @@
 #include "server/api/errors.h"
 #include "server/api/routes.h"
 #include "server/api/sse.h"
+#include "server/http/entity_tag.h"
 
 namespace chorus::api {
 
@@ -124,7 +125,7 @@ bool respond_page(const Core& core, http::Exchange& exchange) {
   const std::string_view etag = http::find_header(found->headers, "etag");
   if (request.method != "GET" && request.method != "HEAD") {
     exchange.respond(error_response(method_not_allowed(request.method)));
-  } else if (!etag.empty() && request.header("if-none-match") == etag) {
+  } else if (!etag.empty() && http::names_entity_tag(request.header("if-none-match"), etag)) {
     exchange.respond({304, found->headers, ""});
   } else {
     exchange.respond({200, found->headers, found->body});

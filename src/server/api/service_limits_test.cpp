@@ -456,7 +456,10 @@ TEST(ServicePages, AreThereForEverybody) {
   EXPECT_EQ(page->status(), 200);
   EXPECT_EQ(page->body(), "<p>hello");
   EXPECT_EQ(page->header("content-type"), "text/html");
-  EXPECT_EQ(service.send("GET", "/", "", {{"if-none-match", "\"1\""}})->status(), 304);
+  for (const char* named : {"\"1\"", "W/\"1\"", "\"0\", W/\"1\"", "*"}) {
+    EXPECT_EQ(service.send("GET", "/", "", {{"if-none-match", named}})->status(), 304) << named;
+  }
+  EXPECT_EQ(service.send("GET", "/", "", {{"if-none-match", "W/\"2\""}})->status(), 200);
   EXPECT_EQ(service.call("POST", "/", "{}").status, 405);
 }
 
