@@ -437,44 +437,60 @@ void Interpreter::update_and_attend(const Instruction& instruction, const Work& 
 }
 
 void Interpreter::attend(const Instruction& instruction, const Work& work, const Share& share) {
-  const Op& op = *instruction.op;
-  const Step& step = *work.step;
-  const KvMemory::Layer& layer = kv_.layer(op.layer);
-  AttentionQuery queries[kMaxTileQueries];
-  AttentionPart parts[kMaxTileQueries];
-  AttentionArgs args;
-  args.queries = queries;
-  args.parts = parts;
-  args.layout = layer.layout;
-  args.scale = op.scale;
-  args.softcap = op.softcap;
-  args.scratch = scratch_.bytes().data() + scratch_bytes_ * static_cast<size_t>(share.thread);
   const AttentionTiles& tiles = tiles_[instruction.tiles];
-  const auto add_queries = [&](int32_t kv_head, const AttentionTile& tile, const TilePart& part) {
-    for (int32_t i = 0; i < part.row_count; ++i) {
-      const int32_t row = part.row_begin - work.first_row + i;
-      const Position position = step.positions[static_cast<size_t>(part.row_begin + i)];
-      for (int32_t head = 0; head < tile.head_count; ++head) {
-        const int32_t column =
-            (kv_head * tiles.shape().heads + tile.head_begin + head) * op.head_dim;
-        queries[args.num_queries++] = {arena_at(work.arena, instruction.inputs[0], row) + column,
-                                       arena_at(work.arena, instruction.output, row) + column,
-                                       first_visible(position, tiles.shape().window), position};
-      }
-    }
-    const BlockTable& table = step.table(part.sequence, layer.group);
-    parts[args.num_parts++] = {part.row_count * tile.head_count, table.blocks.data(),
-                               table.first_block, part.shared.begin, part.shared.end};
+  AttentionCall calls[2];  // the one to come is known while the other runs
+  AttentionCall* call = nullptr;
+  const auto run = [&](const AttentionCall& ready) {
+    if (ready.piece != nullptr) return attend_piece(ready.args, tiles, *ready.piece);
+    kernels_.attention[kv_.type_index()](ready.args);
   };
   tiles.for_tasks(share.thread,
                   [&](int32_t kv_head, const AttentionTile& tile, const AttentionPiece* piece) {
-                    args.num_queries = args.num_parts = 0;
-                    for (const TilePart& part : tiles.parts(tile)) add_queries(kv_head, tile, part);
-                    args.k = layer.k + kv_head * layer.layout.head_bytes;
-                    args.v = layer.v + kv_head * layer.layout.head_bytes;
-                    if (piece == nullptr) return kernels_.attention[kv_.type_index()](args);
-                    attend_piece(args, tiles, *piece);
+                    AttentionCall& next = call == calls ? calls[1] : calls[0];
+                    fill_call(next, instruction, work, share, kv_head, tile);
+                    next.piece = piece;
+                    if (piece != nullptr) next.args.chunk_begin = piece->chunk_begin;
+                    if (call != nullptr) {
+                      call->args.next = &next.args;
+                      run(*call);
+                    }
+                    call = &next;
                   });
+  if (call != nullptr) run(*call);
+}
+
+void Interpreter::fill_call(AttentionCall& call, const Instruction& instruction, const Work& work,
+                            const Share& share, int32_t kv_head, const AttentionTile& tile) {
+  const Op& op = *instruction.op;
+  const KvMemory::Layer& layer = kv_.layer(op.layer);
+  const AttentionTiles& tiles = tiles_[instruction.tiles];
+  AttentionArgs& args = call.args;
+  args = {};
+  args.queries = call.queries;
+  args.parts = call.parts;
+  args.layout = layer.layout;
+  args.k = layer.k + kv_head * layer.layout.head_bytes;
+  args.v = layer.v + kv_head * layer.layout.head_bytes;
+  args.scale = op.scale;
+  args.softcap = op.softcap;
+  args.scratch = scratch_.bytes().data() + scratch_bytes_ * static_cast<size_t>(share.thread);
+  for (const TilePart& part : tiles.parts(tile)) {
+    for (int32_t i = 0; i < part.row_count; ++i) {
+      const int32_t row = part.row_begin - work.first_row + i;
+      const Position position = work.step->positions[static_cast<size_t>(part.row_begin + i)];
+      for (int32_t head = 0; head < tile.head_count; ++head) {
+        const int32_t column =
+            (kv_head * tiles.shape().heads + tile.head_begin + head) * op.head_dim;
+        call.queries[args.num_queries++] = {
+            arena_at(work.arena, instruction.inputs[0], row) + column,
+            arena_at(work.arena, instruction.output, row) + column,
+            first_visible(position, tiles.shape().window), position};
+      }
+    }
+    const BlockTable& table = work.step->table(part.sequence, layer.group);
+    call.parts[args.num_parts++] = {part.row_count * tile.head_count, table.blocks.data(),
+                                    table.first_block, part.shared.begin, part.shared.end};
+  }
 }
 
 void Interpreter::attend_piece(AttentionArgs args, const AttentionTiles& tiles,

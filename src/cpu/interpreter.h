@@ -83,7 +83,16 @@ class Interpreter {
   void prepare(const Instruction& instruction, const Work& work, const Share& share);
   void store_kv(const Instruction& instruction, const Work& work, const Share& share);
   void update_and_attend(const Instruction& instruction, const Work& work, const Share& share);
+  // A tile of attention, or a piece of one, with what its arguments point to.
+  struct AttentionCall {
+    AttentionQuery queries[kMaxTileQueries];
+    AttentionPart parts[kMaxTileQueries];
+    AttentionArgs args;
+    const AttentionPiece* piece = nullptr;
+  };
   void attend(const Instruction& instruction, const Work& work, const Share& share);
+  void fill_call(AttentionCall& call, const Instruction& instruction, const Work& work,
+                 const Share& share, int32_t kv_head, const AttentionTile& tile);
   void attend_piece(AttentionArgs args, const AttentionTiles& tiles, const AttentionPiece& piece);
   void compute_angles(const Work& work, const Share& share);
 

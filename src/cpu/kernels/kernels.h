@@ -240,8 +240,10 @@ struct AttentionArgs {
   float softcap = 0.0f;          // 0: none
   std::byte* scratch = nullptr;  // attention_scratch_bytes(head_dim)
   float* partials = nullptr;     // null, or [chunk_end - chunk_begin][num_queries] partial results
-  int32_t chunk_begin = 0;       // with partials: the chunks [chunk_begin, chunk_end)
+  int32_t chunk_begin = 0;       // with partials: the chunks [chunk_begin, chunk_end); else 0
   int32_t chunk_end = 0;
+  // What the same thread attends to afterwards, whose first chunk is prefetched; or null.
+  const AttentionArgs* next = nullptr;
 };
 
 // Floats of the partial result of one query and chunk: the sum of weighted values, padded to whole
