@@ -3,8 +3,8 @@
 
     performance.py [--check] [--page docs/performance.md] [--data docs/performance]
 
-Of the data folder, *.json are documents of tools/compare.py --json, and *.jsonl are lines of
-`chorus bench --machine --profile --json`. Everything between the page's two marks is replaced.
+Of the data folder, *.json are documents of tools/compare.py --json or tools/compare_servers.py
+--json, and *.jsonl are lines of `chorus bench --machine --profile --json`. Everything between the page's two marks is replaced.
 --check writes nothing and fails where something would change. Standard library only.
 """
 import argparse
@@ -214,6 +214,34 @@ def limits_text(records: list) -> list:
     return lines
 
 
+SERVER_FIGURES = [
+    ("gap", "longest_s", "longest gap of a stream beside a prompt of 4000 tokens", "s"),
+    ("gap", "prompt_s", "until that prompt's first token", "s"),
+    ("prefix", "computed_tokens", "prompt tokens computed for 8 requests on 1024 new shared ones", ""),
+    ("prefix", "wall_s", "until all 8 are answered", "s"),
+    ("chats", "wall_s", "32 chats with one system message, 64 tokens each", "s"),
+]
+
+
+def servers_text(report: dict) -> list:
+    """Table of one document of tools/compare_servers.py."""
+    lines = [
+        f"{report['conditions']}; {report['rounds']} rounds, medians (least to greatest).",
+        "",
+        "| what | Chorus | llama-server |",
+        "|---|---|---|",
+    ]
+    for test, figure, words, unit in SERVER_FIGURES:
+        cells = []
+        for side in SIDES:
+            values = sorted(result[figure] for result in report["tests"][test][side])
+            least, most = number(values[0]), number(values[-1])
+            middle = number(values[len(values) // 2])
+            cells.append(f"{middle} ({least} to {most}){' ' if unit else ''}{unit}")
+        lines.append(f"| {words} | {cells[0]} | {cells[1]} |")
+    return lines
+
+
 def operator_text(operator: dict, busy_ns: int) -> str:
     share = operator.get("limit_share")
     limit = "" if share is None else f" ({share:.0%})"
@@ -225,6 +253,9 @@ def results_text(data: pathlib.Path, relative: str) -> tuple:
     lines, svgs = [], {}
     for path in sorted(data.glob("*.json")):
         report = json.loads(path.read_text())
+        if report.get("type") == "servers":
+            lines += ["", f"### Beside llama-server: {path.stem}", "", *servers_text(report)]
+            continue
         lines += ["", f"### Beside llama.cpp: {path.stem}", "", *comparison_text(report)]
         for name, (svg, caption) in pictures_of(path.stem, report).items():
             svgs[name] = svg

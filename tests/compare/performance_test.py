@@ -127,6 +127,22 @@ class PerformanceTest(unittest.TestCase):
         self.assertAlmostEqual(gaps[0], gaps[1], delta=0.2)
         self.assertAlmostEqual(2 * gaps[1], gaps[2], delta=0.3)
 
+    def test_servers(self):
+        gap = lambda *longest: [{"longest_s": x, "median_s": 0.01, "prompt_s": 2.0} for x in longest]
+        prefix = lambda tokens: [{"computed_tokens": tokens, "wall_s": 1.5}] * 3
+        tests = {
+            "gap": {"chorus": gap(0.3, 0.1, 0.2), "peer": gap(6.0, 5.0, 7.0)},
+            "prefix": {"chorus": prefix(1152), "peer": prefix(8320)},
+            "chats": {"chorus": [{"wall_s": 2.5}] * 3, "peer": [{"wall_s": 12.0}] * 3},
+        }
+        report = {"type": "servers", "conditions": "A CPU", "rounds": 3, "tests": tests}
+        (self.data / "servers.json").write_text(json.dumps(report))
+        self.assertEqual(0, self.run_tool()[0])
+        page = self.page.read_text()
+        self.assertIn("A CPU; 3 rounds, medians (least to greatest).", page)
+        self.assertIn("| 0.2 (0.1 to 0.3) s | 6 (5 to 7) s |", page)
+        self.assertIn("| 1152 (1152 to 1152) | 8320 (8320 to 8320) |", page)
+
     def test_limits(self):
         bench = {
             "type": "bench",
