@@ -49,10 +49,16 @@ class PageCase(unittest.TestCase):
         page.type(text)
         page.press("Enter")
         page.wait(f"turns.size > 0 || {LAST}?.querySelector('.usage, .error')")
+        self.wait_shown(page)
         if wait:
             self.wait_answer(page)
 
+    def wait_shown(self, page):
+        """Waits until all that has changed so far is shown: the page shows it at the next frame."""
+        page.evaluate("new Promise((resolve) => requestAnimationFrame(resolve))")
+
     def wait_answer(self, page):
+        self.wait_shown(page)  # the last answer is not the one before
         page.wait(f"{IDLE} && {LAST}?.querySelector('.actions button')", 120)
 
     def usage(self, page):
