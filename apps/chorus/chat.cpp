@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "chat_settings.h"
+#include "chorus/generation_fields.h"
 #include "conversation.h"
 #include "line_reader.h"
 #include "models.h"
@@ -88,7 +89,9 @@ class ChatVerb final : public Verb {
 
   Status answer(const std::string& message, uint32_t choice, Console& console);
   Status generate(Turn& turn, ChatPrompt prompt, Console& console);
-  void stream(GenerationJob& job, Console& console);
+  ChoicesPlan plan_for(const Turn& turn, const std::vector<TokenId>& prompt, int32_t held,
+                       int64_t room) const;
+  void stream(PromptChoices& answers, Console& console);
   Status retry(Console& console);
   Status rewind(const std::string& name, const std::string& argument, Console& console);
   Status fork(std::string name, Console& console);
@@ -115,7 +118,6 @@ class ChatVerb final : public Verb {
   std::shared_ptr<const TextModel> text_;  // with the generations
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();  // with the generations
-  std::optional<JobContext> context_;
   std::list<Conversation> branches_;
   std::list<Conversation>::iterator current_;
   Interrupt* interrupt_ = nullptr;
@@ -155,8 +157,6 @@ int ChatVerb::open_model(Console& console) {
   auto engine = open_engine(program.value, engine_options_, clock_, console);
   if (!engine.ok()) return engine.exit_code;
   engine_ = std::move(engine.value);
-  context_.emplace(
-      JobContext{engine_->runner(), clock_, text_, end_tokens_, signal_, JobOptions()});
   auto session = engine_->runner().open();
   if (!session.ok()) return console.error(session.status(), kFailed);
   branches_.emplace_back("main", system_, std::move(session).value());
@@ -285,10 +285,7 @@ Status ChatVerb::answer(const std::string& message, uint32_t choice, Console& co
 }
 
 Status ChatVerb::generate(Turn& turn, ChatPrompt prompt, Console& console) {
-  JobPrompt job_prompt;
-  job_prompt.tokens = std::move(prompt.tokens);
-  job_prompt.prompt.settings = settings_;
-  const std::vector<TokenId>& tokens = job_prompt.tokens;
+  const std::vector<TokenId>& tokens = prompt.tokens;
   const int64_t context = engine_->settings().context;
   const int64_t room = context - static_cast<int64_t>(tokens.size());
   if (room < 1) {
@@ -297,49 +294,66 @@ Status ChatVerb::generate(Turn& turn, ChatPrompt prompt, Console& console) {
                                            std::to_string(tokens.size()) +
                                            " with this message, which is taken back");
   }
-  job_prompt.prompt.settings.max_tokens = static_cast<int32_t>(
-      std::min<int64_t>(settings_.max_tokens.value_or(kDefaultMaxTokens), room));
   CHORUS_ASSIGN_OR_RETURN(Session session, current().take_session(tokens));
   const auto held = static_cast<int32_t>(session.position());
-  GenerationJob job(*context_, job_prompt, static_cast<int>(turn.choice));
-  job.start(std::move(session));
-  stream(job, console);
-  current().give_back(std::move(job.session()), tokens, job.tokens());
-  if (job.generated_tokens() == 0) {
-    if (job.error().ok())
+  PromptChoices answers(engine_->runner(), clock_, text_, plan_for(turn, tokens, held, room),
+                        std::move(session));
+  answers.start(0);
+  stream(answers, console);
+  const PromptChoices::Choice& answer = answers.choices()[0];
+  const size_t num_generated = answer.tokens().size();
+  current().give_back(answers.take_session(), tokens, answer.token_ids());
+  if (num_generated == 0) {
+    if (answer.error.ok())
       return Status(Code::kCancelled, "message", "stopped before its answer, and taken back");
-    return job.error();
+    return answer.error;
   }
   console.text("\n");
-  take_answer(job, *text_, end_tokens_, turn);
-  const int32_t recomputed = std::min(held, job.metrics().recomputed_tokens);
-  turn.counts.reused = held - recomputed + job.metrics().cached_tokens;
+  take_answer(answer, *text_, end_tokens_, turn);
+  const int32_t recomputed = std::min(held, answer.metrics.recomputed_tokens);
+  turn.counts.reused = held - recomputed + answer.metrics.cached_tokens;
   turn.counts.computed = static_cast<int32_t>(tokens.size()) - turn.counts.reused;
-  turn.counts.generated = static_cast<int32_t>(job.generated_tokens());
-  turn.counts.tokens_per_s = job.metrics().tpot_ms > 0 ? 1000 / job.metrics().tpot_ms : 0;
-  if (job.finish() == FinishReason::kLength) {
-    console.note(
-        "(cut after " + std::to_string(job.generated_tokens()) + " tokens" +
-        (job.generated_tokens() == static_cast<size_t>(room) ? ", the context is full)" : ")"));
+  turn.counts.generated = static_cast<int32_t>(num_generated);
+  turn.counts.tokens_per_s = answer.metrics.tpot_ms > 0 ? 1000 / answer.metrics.tpot_ms : 0;
+  if (answer.finish == FinishReason::kLength) {
+    console.note("(cut after " + std::to_string(num_generated) + " tokens" +
+                 (num_generated == static_cast<size_t>(room) ? ", the context is full)" : ")"));
   }
-  if (job.finish() == FinishReason::kCancelled) console.note("(stopped)");
-  return job.error();
+  if (answer.finish == FinishReason::kCancelled) console.note("(stopped)");
+  return answer.error;
+}
+
+// Of the prompt behind its first `held` tokens, with `room` for an answer.
+ChoicesPlan ChatVerb::plan_for(const Turn& turn, const std::vector<TokenId>& prompt, int32_t held,
+                               int64_t room) const {
+  GenerationFields settings = settings_;
+  settings.max_tokens = static_cast<int32_t>(
+      std::min<int64_t>(settings_.max_tokens.value_or(kDefaultMaxTokens), room));
+  ChoicesPlan plan;
+  plan.tokens.assign(prompt.begin() + held, prompt.end());
+  plan.options = generation_options(settings, end_tokens_);
+  plan.options.sampling.choice += turn.choice;
+  plan.options.signal = signal_;
+  plan.stops = settings.stop;
+  plan.text = text_options(settings);
+  return plan;
 }
 
 // Shows the text as it comes, until the end or Ctrl-C.
-void ChatVerb::stream(GenerationJob& job, Console& console) {
+void ChatVerb::stream(PromptChoices& answers, Console& console) {
+  const PromptChoices::Choice& answer = answers.choices()[0];
   wants_stop_.store(false);
   is_answering_.store(true);
   size_t num_shown = 0;
   for (;;) {
     const uint64_t seen = signal_->count();
-    if (wants_stop_.load()) job.cancel();
-    const bool changed = job.poll();
-    if (job.text().size() > num_shown) {
-      console.text(std::string_view(job.text()).substr(num_shown));
-      num_shown = job.text().size();
+    if (wants_stop_.load()) answers.cancel();
+    const bool changed = answers.poll();
+    if (answer.text().size() > num_shown) {
+      console.text(answer.text().substr(num_shown));
+      num_shown = answer.text().size();
     }
-    if (job.finished()) break;
+    if (answers.finished()) break;
     if (!changed) signal_->wait(seen);
   }
   is_answering_.store(false);

@@ -99,12 +99,12 @@ void Conversation::give_back(Session session, const std::vector<TokenId>& prompt
   held_.resize(std::min(held_.size(), static_cast<size_t>(session_.position())));
 }
 
-void take_answer(const GenerationJob& job, const TextModel& text,
+void take_answer(const PromptChoices::Choice& choice, const TextModel& text,
                  const std::vector<TokenId>& end_tokens, Turn& turn) {
-  turn.answer = job.text();
-  turn.tokens = job.tokens();
+  turn.answer = choice.text();
+  turn.tokens = choice.token_ids();
   turn.tail.clear();
-  if (job.finish() != FinishReason::kStop) return;
+  if (choice.finish != FinishReason::kStop) return;
   const bool has_end_token =
       !turn.tokens.empty() &&
       std::find(end_tokens.begin(), end_tokens.end(), turn.tokens.back()) != end_tokens.end();

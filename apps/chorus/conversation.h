@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "chorus/model.h"
+#include "chorus/prompt_choices.h"
 #include "engine/session.h"
-#include "generation_job.h"
 
 namespace chorus::cli {
 
@@ -87,8 +87,8 @@ class Conversation {
   std::vector<TokenId> held_;  // the context of the session
 };
 
-// Fills the turn's answer from a job that has finished.
-void take_answer(const GenerationJob& job, const TextModel& text,
+// Fills the turn's answer from a choice that has finished.
+void take_answer(const PromptChoices::Choice& choice, const TextModel& text,
                  const std::vector<TokenId>& end_tokens, Turn& turn);
 
 }  // namespace chorus::cli

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <gtest/gtest.h>
 
+#include "chorus/generation_fields.h"
 #include "exec/scripted_executor.h"
 #include "text/detokenizer.h"
 
@@ -21,7 +22,6 @@ class ConversationTest : public ::testing::Test {
     ScriptedExecutor::Options options;
     options.vocabulary = program_->vocabulary();
     runner_ = Runner::create(std::make_unique<ScriptedExecutor>(options), {}, clock_).value();
-    context_.emplace(JobContext{*runner_, clock_, text_, {}, signal_, {}});
   }
 
   Conversation conversation() { return {"main", std::nullopt, runner_->open().value()}; }
@@ -42,25 +42,29 @@ class ConversationTest : public ::testing::Test {
 
   Position generate(Conversation& chat, const std::vector<TokenId>& prompt, Turn& turn,
                     const std::string& stop = "") {
-    JobPrompt job_prompt;
-    job_prompt.tokens = prompt;
-    job_prompt.prompt.settings.max_tokens = kAnswer;
-    if (!stop.empty()) job_prompt.prompt.settings.stop = {stop};
-    GenerationJob job(*context_, job_prompt, 0);
     Session session = chat.take_session(prompt).value();
     const Position held = session.position();
-    job.start(std::move(session));
-    while (!job.finished()) {
+    GenerationFields settings;
+    settings.max_tokens = kAnswer;
+    ChoicesPlan plan;
+    plan.tokens.assign(prompt.begin() + held, prompt.end());
+    plan.options = generation_options(settings, end_tokens_);
+    plan.options.signal = signal_;
+    if (!stop.empty()) plan.stops = {stop};
+    PromptChoices answers(*runner_, clock_, text_, std::move(plan), std::move(session));
+    answers.start(0);
+    while (!answers.finished()) {
       const uint64_t seen = signal_->count();
-      if (!job.poll() && !job.finished()) signal_->wait(seen);
+      if (!answers.poll() && !answers.finished()) signal_->wait(seen);
     }
-    EXPECT_TRUE(job.error().ok()) << job.error().to_string();
-    last_tokens_ = job.tokens();
+    const PromptChoices::Choice& answer = answers.choices()[0];
+    EXPECT_TRUE(answer.error.ok()) << answer.error.to_string();
+    last_tokens_ = answer.token_ids();
     // The session's context was the prompt, and nothing else.
     EXPECT_EQ(last_tokens_[0], scripted_next_token(prompt, {}, program_->vocabulary()));
-    chat.give_back(std::move(job.session()), prompt, last_tokens_);
+    chat.give_back(answers.take_session(), prompt, last_tokens_);
     EXPECT_EQ(chat.num_held(), prompt.size() + last_tokens_.size());
-    take_answer(job, *text_, context_->end_tokens, turn);
+    take_answer(answer, *text_, end_tokens_, turn);
     return held;
   }
 
@@ -78,7 +82,7 @@ class ConversationTest : public ::testing::Test {
   std::shared_ptr<const TextModel> text_;
   std::unique_ptr<Runner> runner_;
   std::shared_ptr<UpdateSignal> signal_ = std::make_shared<UpdateSignal>();
-  std::optional<JobContext> context_;
+  std::vector<TokenId> end_tokens_;
   ChatPrompt last_prompt_;
   std::vector<TokenId> last_tokens_;
 };
@@ -256,7 +260,7 @@ TEST_F(ConversationTest, AnEndTokenIsNoPartOfTheAnswer) {
   ask(chat, "first");
   const std::vector<TokenId> tokens = last_tokens_;
   chat.drop_turns(1);
-  context_->end_tokens = {tokens[2]};
+  end_tokens_ = {tokens[2]};
   ask(chat, "first");
   const std::vector<TokenId> expected(tokens.begin(),
                                       std::find(tokens.begin(), tokens.end(), tokens[2]));

@@ -1,10 +1,11 @@
-// One continuation of a prompt on its way through the engine: its session, its tokens and its text
-// so far.
+// What the command line shows of one continuation of a prompt.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "chorus/engine.h"
 #include "chorus/generation.h"
 #include "chorus/model.h"
+#include "chorus/prompt_choices.h"
 #include "prompts.h"
 #include "saving.h"
 
@@ -47,43 +49,32 @@ struct JobPrompt {
   Position base = 0;
   int32_t num_truncated = 0;  // tokens that truncate_prompt_tokens has taken off its front
   bool goes_on = false;       // nothing was given: `tokens` is the last token of the loaded session
-  std::optional<int64_t> deadline_ns;  // by the context's clock
-  PromptScores scores;                 // once the first choice has ended
+  std::unique_ptr<PromptChoices> run;  // once it has begun
+  PromptChoices::Choice without_run;   // each choice until then; ended, if it could not begin
 
   size_t num_given() const { return goes_on ? 0 : tokens.size(); }
 };
 
-// Choice `choice` of a prompt. Thread: main.
+// What is shown of choice `choice` of a prompt. Thread: main.
 class GenerationJob {
  public:
   // `context` and `prompt` outlive it.
-  GenerationJob(const JobContext& context, JobPrompt& prompt, int choice)
+  GenerationJob(const JobContext& context, const JobPrompt& prompt, size_t choice)
       : context_(context), prompt_(prompt), choice_(choice) {}
 
-  // Generates in a session that holds the base and the prompt's tokens up to its position. What
-  // goes wrong ends the job alone with an error.
-  void start(Session session);
-  // Ends it before it has begun.
-  void fail(FinishReason reason, Status error);
+  // Notes when its tokens come. To be called when the prompt's run has been polled.
+  void follow();
 
-  // Takes what the engine delivered. True when something changed.
-  bool poll();
-
-  void cancel();
-  bool started() const { return started_; }
-  bool finished() const { return finish_.has_value(); }
-  // The session, which may go on while the job is running. The caller may take it when the job has
-  // finished.
-  Session& session() { return session_; }
+  const PromptChoices::Choice& state() const;
+  bool started() const { return state().generation || finished(); }
+  bool finished() const { return state().finish.has_value(); }
 
   int index() const { return prompt_.index; }
-  int choice() const { return choice_; }
+  int choice() const { return static_cast<int>(choice_); }
   // Valid text so far; it only grows. A stop text and what follows it are left out.
-  const std::string& text() const;
+  std::string_view text() const { return state().text(); }
   // The prompt as text, which --echo puts in front; else empty.
   std::string echo() const;
-  // The tokens so far.
-  std::vector<TokenId> tokens() const;
   json::Array ids() const;
   size_t generated_tokens() const { return scores().size(); }
   // As best_of counts it. Requires: num_best is not 0.
@@ -92,34 +83,23 @@ class GenerationJob {
   double tokens_per_s() const;
   // Tokens of the prompt that the session holds.
   size_t consumed_tokens() const;
-  FinishReason finish() const { return *finish_; }
-  const Status& error() const { return error_; }
-  // Complete when finished.
-  const GenerationMetrics& metrics() const { return metrics_; }
+  FinishReason finish() const { return *state().finish; }
+  Status error() const;
 
   // The "result" line of the contract. Requires: finished().
   json::Value result() const;
 
  private:
-  GenerationOptions generation_options() const;
-  std::span<const TokenScore> scores() const;
-  void end(FinishReason reason, Status error);
+  std::span<const TokenScore> scores() const { return state().tokens(); }
   json::Value metrics_json() const;
   void add_logprobs(json::Value& value) const;
 
   const JobContext& context_;
-  JobPrompt& prompt_;
-  const int choice_;
-  bool started_ = false;
-
-  Session session_;
-  Position held_ = 0;  // tokens of the prompt that the session held when it was handed over
-  std::optional<Generation> generation_;  // none if it never began
-  int64_t first_token_ns_ = 0;            // when they were taken
+  const JobPrompt& prompt_;
+  const size_t choice_;
+  size_t num_followed_ = 0;     // tokens
+  int64_t first_token_ns_ = 0;  // when they were taken
   int64_t last_token_ns_ = 0;
-  std::optional<FinishReason> finish_;
-  Status error_;
-  GenerationMetrics metrics_;
 };
 
 }  // namespace chorus::cli

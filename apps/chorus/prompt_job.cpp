@@ -9,24 +9,31 @@ PromptJob::PromptJob(const JobContext& context, int index, Prompt prompt,
     : context_(context), submitted_ns_(submitted_ns) {
   shared_.index = index;
   shared_.prompt = std::move(prompt);
-  for (int choice = 0; choice < context.options.num_choices; ++choice) {
+  const auto num_choices = static_cast<size_t>(context.options.num_choices);
+  for (size_t choice = 0; choice < num_choices; ++choice) {
     choices_.push_back(std::make_unique<GenerationJob>(context_, shared_, choice));
   }
-  was_taken_.resize(choices_.size());
 }
 
-Status PromptJob::prepare() {
+// Leaves the run with nothing started.
+Status PromptJob::begin() {
   const Prompt& prompt = shared_.prompt;
   CHORUS_RETURN_IF_ERROR(prompt.status);
-  if (const auto& deadline_ms = prompt.settings.deadline_ms) {
-    shared_.deadline_ns = submitted_ns_.value_or(context_.clock.now_ns()) + *deadline_ms * 1000000;
-  }
+  const int64_t submitted_ns = submitted_ns_.value_or(context_.clock.now_ns());
   const LoadedSession* base = context_.base;
   if (base != nullptr && !prompt.settings.cache_salt.empty())
     return invalid_argument("cache_salt", "expected none: the prompt forks the loaded session");
   CHORUS_RETURN_IF_ERROR(read_tokens());
   truncate();
-  return base != nullptr && !base->tokens.empty() ? follow(*base) : Status();
+  if (base != nullptr && !base->tokens.empty()) CHORUS_RETURN_IF_ERROR(follow(*base));
+  CHORUS_ASSIGN_OR_RETURN(Session session, open_session());
+  ChoicesPlan planned = plan();
+  if (const auto& deadline_ms = prompt.settings.deadline_ms) {
+    planned.deadline_ns = submitted_ns + *deadline_ms * 1'000'000;
+  }
+  shared_.run = std::make_unique<PromptChoices>(context_.runner, context_.clock, context_.text,
+                                                std::move(planned), std::move(session));
+  return Status();
 }
 
 // The tokens of the prompt, and its text where there is one.
@@ -85,89 +92,86 @@ Status PromptJob::follow(const LoadedSession& base) {
   return Status();
 }
 
-// Whether a session can be forked from the first choice's.
-bool PromptJob::is_computed() const {
-  return num_started_ > 0 && choices_[0]->generated_tokens() > 0;
+Result<Session> PromptJob::open_session() {
+  if (context_.base != nullptr) return context_.base->session.clone(shared_.base);
+  SessionOptions options;
+  options.salt = shared_.prompt.settings.cache_salt;
+  return context_.runner.open(options);
 }
 
-// Requires: is_computed(), or nothing has started.
-Result<Session> PromptJob::session_for_next() {
-  if (num_started_ == 0) {
-    if (context_.base != nullptr) return context_.base->session.clone(shared_.base);
-    SessionOptions options;
-    options.salt = shared_.prompt.settings.cache_salt;
-    return context_.runner.open(options);
+GenerationOptions PromptJob::generation_options() const {
+  const GenerationFields& settings = shared_.prompt.settings;
+  const JobOptions& wanted = context_.options;
+  GenerationOptions options = chorus::generation_options(settings, context_.end_tokens);
+  if (!settings.max_tokens) {
+    const int64_t room = int64_t{context_.runner.effective().executor.max_session_tokens} -
+                         shared_.base - static_cast<int64_t>(shared_.tokens.size());
+    options.max_new_tokens =
+        static_cast<int32_t>(std::clamp<int64_t>(room, 1, options.max_new_tokens));
   }
-  // One token is left to run, for its logits.
-  const Position held = shared_.base + static_cast<Position>(shared_.tokens.size()) - 1;
-  if (!idle_.empty()) {
-    Session session = std::move(idle_.back());
-    idle_.pop_back();
-    CHORUS_RETURN_IF_ERROR(session.rewind(held));
-    return session;
-  }
-  for (const auto& job : choices_) {
-    if (job->session().valid()) return job->session().clone(held);
-  }
-  return internal_error("session", "expected a session that holds the prompt, found none");
+  options.sampling.logprobs = wanted.logprobs.has_value() || wanted.num_best > 0;
+  options.sampling.num_likeliest = wanted.logprobs.value_or(0);
+  // Nothing comes before a session's first token.
+  if (wanted.echo && wanted.logprobs) options.score_from = std::max(shared_.base, Position{1});
+  options.signal = context_.signal;
+  return options;
+}
+
+// All of it but the deadline.
+ChoicesPlan PromptJob::plan() const {
+  ChoicesPlan plan;
+  plan.tokens = shared_.tokens;
+  plan.options = generation_options();
+  plan.stops = shared_.prompt.settings.stop;
+  plan.text = text_options(shared_.prompt.settings);
+  plan.num_choices = context_.options.num_choices;
+  return plan;
 }
 
 void PromptJob::start(size_t places) {
-  while (num_started_ < choices_.size()) {
-    if (num_started_ > 0 && !is_computed()) return;
-    const bool needs_place = idle_.empty();
-    if (needs_place && places == 0) return;
-    const Status prepared = num_started_ == 0 ? prepare() : Status();
-    auto session = prepared.ok() ? session_for_next() : Result<Session>(prepared);
-    GenerationJob& job = *choices_[num_started_++];
-    if (session.ok()) {
-      places -= needs_place ? 1 : 0;
-      job.start(std::move(session).value());
-    } else {
-      job.fail(FinishReason::kError, session.status());
+  if (!has_begun()) {
+    if (places == 0) return;
+    if (Status status = begin(); !status.ok()) {
+      shared_.without_run.finish = FinishReason::kError;
+      shared_.without_run.error = std::move(status);
+      return;
     }
-    take_finished();
+    --places;  // for the session that the run was given
   }
+  if (finished()) return;
+  shared_.run->start(places);
+  take_session();
 }
 
-// Keeps the sessions of choices that have ended while others may need them, and ends all when the
-// prompt itself failed.
-void PromptJob::take_finished() {
-  for (size_t i = 0; i < num_started_; ++i) {
-    if (was_taken_[i] || !choices_[i]->finished()) continue;
-    was_taken_[i] = true;
-    ++num_finished_;
-    Session session = std::move(choices_[i]->session());
-    if (i == 0 && !is_computed()) {
-      const GenerationJob& first = *choices_[0];
-      for (; num_started_ < choices_.size(); ++num_started_) {
-        choices_[num_started_]->fail(first.finish(), first.error());
-      }
-    }
-    if (num_started_ < choices_.size() && session.valid()) {
-      idle_.push_back(std::move(session));
-    } else if (context_.options.keeps_session) {
-      kept_ = std::move(session);
-    } else {
-      session.close();
-    }
-  }
-  if (num_started_ == choices_.size()) idle_.clear();
+// Only who keeps it has a use for it; else its blocks are back when this returns.
+void PromptJob::take_session() {
+  if (!shared_.run->finished()) return;
+  kept_ = shared_.run->take_session();
+  if (!context_.options.keeps_session) kept_.close();
 }
 
-size_t PromptJob::num_sessions() const { return idle_.size() + (num_started_ - num_finished_); }
+size_t PromptJob::num_sessions() const {
+  return finished() || !has_begun() ? 0 : 1 + shared_.run->num_sessions();
+}
 
 bool PromptJob::poll() {
-  bool changed = false;
-  for (size_t i = 0; i < num_started_; ++i) {
-    while (choices_[i]->poll()) changed = true;
-  }
-  if (changed) take_finished();
-  return changed;
+  if (finished() || !shared_.run->poll()) return false;
+  for (const auto& job : choices_) job->follow();
+  take_session();
+  return true;
 }
 
 void PromptJob::cancel() {
-  for (const auto& job : choices_) job->cancel();
+  if (shared_.run) shared_.run->cancel();
+}
+
+bool PromptJob::finished() const {
+  return shared_.run ? shared_.run->finished() : shared_.without_run.finish.has_value();
+}
+
+bool PromptJob::is_running() const {
+  return std::any_of(choices_.begin(), choices_.end(),
+                     [](const auto& job) { return job->started() && !job->finished(); });
 }
 
 }  // namespace chorus::cli

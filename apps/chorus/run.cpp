@@ -355,7 +355,7 @@ void RunVerb::stream_text(const GenerationJob& job, Console& console) {
   if (!job.finished() && job.generated_tokens() == 0) return;
   if (!echoed_) console.text(job.echo());
   echoed_ = true;
-  console.text(std::string_view(job.text()).substr(num_streamed_));
+  console.text(job.text().substr(num_streamed_));
   num_streamed_ = job.text().size();
 }
 
@@ -373,7 +373,7 @@ void RunVerb::print_text(const PromptJob& prompt, const GenerationJob& job, Cons
     if (jobs_.size() > 1 || has_choices) head = "--- " + std::to_string(job.index() + 1);
     if (has_choices) head += " choice " + std::to_string(job.choice());
     if (!head.empty()) head += "\n";
-    console.text(head + job.echo() + job.text() + "\n");
+    console.text(head.append(job.echo()).append(job.text()).append("\n"));
   }
 }
 
@@ -496,7 +496,7 @@ std::string RunVerb::chat_notes_of(const PromptJob& prompt) const {
   if (prompt.prompt().messages.empty()) return "";
   const GenerationJob& job = *prompt.choices()[0];
   Turn turn;
-  take_answer(job, *text_, context_->end_tokens, turn);
+  take_answer(job.state(), *text_, context_->end_tokens, turn);
   turn.prompt = prompt.text();
   turn.counts.computed = static_cast<int32_t>(prompt.num_prompt_tokens());
   turn.counts.generated = static_cast<int32_t>(job.generated_tokens());

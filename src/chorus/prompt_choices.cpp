@@ -6,6 +6,12 @@
 
 namespace chorus {
 
+std::vector<TokenId> PromptChoices::Choice::token_ids() const {
+  std::vector<TokenId> ids;
+  for (const TokenScore& score : tokens()) ids.push_back(score.id);
+  return ids;
+}
+
 PromptChoices::PromptChoices(Runner& runner, const Clock& clock,
                              std::shared_ptr<const TextModel> text, ChoicesPlan plan)
     : PromptChoices(runner, clock, std::move(text), std::move(plan), Session()) {}
@@ -20,7 +26,7 @@ PromptChoices::PromptChoices(Runner& runner, const Clock& clock,
       has_given_(session.valid()),
       base_(has_given_ ? session.position() : 0),
       given_(std::move(session)) {
-  CHORUS_CHECK(plan_.num_choices == 1 || (!has_given_ && plan_.options.max_new_tokens > 0));
+  CHORUS_CHECK(plan_.num_choices == 1 || plan_.options.max_new_tokens > 0);
   choices_.resize(static_cast<size_t>(plan_.num_choices));
   runs_.resize(choices_.size());
 }
@@ -45,7 +51,7 @@ Result<Session> PromptChoices::session_for_next() {
   if (num_started_ == 0 && has_given_) return std::move(given_);
   if (num_started_ == 0) return runner_.open(plan_.session);
   // One token is left to run, for its logits.
-  const auto held = static_cast<Position>(plan_.tokens.size()) - 1;
+  const Position held = base_ + static_cast<Position>(plan_.tokens.size()) - 1;
   if (!idle_.empty()) {
     Session session = std::move(idle_.back());
     idle_.pop_back();
@@ -60,6 +66,7 @@ Result<Session> PromptChoices::session_for_next() {
 
 void PromptChoices::start_choice(size_t index, Session session) {
   const Position held = session.position() - base_;
+  choices_[index].num_held = held;
   runs_[index].session = std::move(session);
   std::vector<TokenId> tokens(plan_.tokens.begin() + held, plan_.tokens.end());
   const GenerationOptions options = options_of(index);
@@ -74,7 +81,7 @@ void PromptChoices::start_choice(size_t index, Session session) {
 void PromptChoices::start(size_t places) {
   while (num_started_ < choices_.size()) {
     if (num_started_ > 0 && !is_computed()) return;
-    const bool needs_place = idle_.empty() && !has_given_;
+    const bool needs_place = idle_.empty() && !given_.valid();
     if (needs_place && places == 0) return;
     auto session = session_for_next();
     // Somebody else has the last one; another will be free when a choice has ended.
@@ -105,6 +112,12 @@ void PromptChoices::take_scores() {
   scores_ = choices_[0].generation->take_prompt_scores();
 }
 
+// Whether no choice has a session.
+bool PromptChoices::has_none_open() const {
+  return std::none_of(runs_.begin(), runs_.end(),
+                      [](const Run& run) { return run.session.valid(); });
+}
+
 // Keeps the sessions of choices that have ended while others may need them, and ends all when the
 // prompt itself failed.
 void PromptChoices::take_finished() {
@@ -118,17 +131,25 @@ void PromptChoices::take_finished() {
         end(num_started_, *choices_[0].finish, choices_[0].error);
       }
     }
-    if (has_given_) {
-      given_ = std::move(session);
-    } else if (num_started_ < choices_.size() && session.valid()) {
+    if (!session.valid()) continue;
+    if (num_started_ < choices_.size()) {
       idle_.push_back(std::move(session));
+    } else if (has_given_ && has_none_open()) {
+      given_ = std::move(session);
     }
   }
   if (num_started_ == choices_.size()) idle_.clear();
 }
 
 size_t PromptChoices::num_sessions() const {
-  return has_given_ ? 0 : idle_.size() + (num_started_ - num_finished_);
+  const size_t open = idle_.size() + (num_started_ - num_finished_);
+  return has_given_ ? open - std::min<size_t>(open, 1) : open;
+}
+
+size_t PromptChoices::num_consumed(size_t choice) const {
+  const Session& session = runs_[choice].session;
+  if (!session.valid()) return 0;
+  return std::min(static_cast<size_t>(session.position() - base_), plan_.tokens.size());
 }
 
 bool PromptChoices::poll_choice(size_t index) {

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -15,7 +17,7 @@
 namespace chorus {
 
 struct ChoicesPlan {
-  std::vector<TokenId> tokens;  // of the prompt; one at least
+  std::vector<TokenId> tokens;  // of the prompt; without one its choices end with an error
   // Of the first choice. Choice i has sampling.choice + i, and no prompt scores. With
   // max_new_tokens 0 the tokens are consumed and nothing is generated; then there is one choice.
   GenerationOptions options;
@@ -37,24 +39,30 @@ class PromptChoices {
     std::optional<FinishReason> finish;
     Status error;
     GenerationMetrics metrics;  // complete when finished
+    Position num_held = 0;      // tokens of the prompt that its session held when it began
 
     // Its tokens so far.
     std::span<const TokenScore> tokens() const {
       return generation ? generation->tokens() : std::span<const TokenScore>();
+    }
+    std::vector<TokenId> token_ids() const;
+    // Its text so far.
+    std::string_view text() const {
+      return generation ? std::string_view(generation->text()) : std::string_view();
     }
   };
 
   // `runner` and `clock` outlive it. `text` may be null: then there are tokens only.
   PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
                 ChoicesPlan plan);
-  // The prompt follows what `session` holds. Requires: one choice.
+  // The prompt follows what `session` holds, in which the first choice begins.
   PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
                 ChoicesPlan plan, Session session);
 
   // Starts those choices that can, with up to `places` sessions more than it holds.
   void start(size_t places);
   bool has_begun() const { return num_started_ > 0; }
-  // Open sessions, a given one not counted.
+  // Open sessions. One that was given is not counted: until all has finished, its place is taken.
   size_t num_sessions() const;
 
   // Gives its sessions' places and KV to others, as Session::suspend; what runs waits. Until
@@ -73,7 +81,9 @@ class PromptChoices {
   const std::vector<Choice>& choices() const { return choices_; }
   // Of the prompt's tokens, once the first choice has a token or has ended.
   const PromptScores& prompt_scores() const { return scores_; }
-  // The given session, in its place. Requires: finished().
+  // Tokens of the prompt that the choice's session holds; 0 where it has none.
+  size_t num_consumed(size_t choice) const;
+  // The session of the choice that ended last, in the place of the given one. Requires: finished().
   Session take_session();
 
  private:
@@ -86,6 +96,7 @@ class PromptChoices {
   GenerationOptions options_of(size_t choice) const;
   Result<Session> session_for_next();
   bool is_computed() const;
+  bool has_none_open() const;
   void start_choice(size_t index, Session session);
   void end(size_t index, FinishReason reason, Status error);
   bool poll_choice(size_t index);
@@ -101,7 +112,7 @@ class PromptChoices {
   std::vector<Choice> choices_;
   std::vector<Run> runs_;      // of choices_
   std::vector<Session> idle_;  // of choices that have ended, while others have not started
-  Session given_;              // before the first choice starts, and when it has ended
+  Session given_;              // before the first choice starts, and when all have ended
   PromptScores scores_;
   bool has_scores_ = false;  // they are complete
   size_t num_started_ = 0;   // choices_[0, num_started_)

@@ -114,9 +114,7 @@ json::Value end_turn(TakenSession& taken, const Turn& turn, PromptChoices& choic
   HeldSession& held = taken.held();
   const PromptChoices::Choice& choice = choices.choices()[0];
   held.session = choices.take_session();
-  std::vector<TokenId> generated;
-  for (const TokenScore& score : choice.tokens()) generated.push_back(score.id);
-  finish_turn(held, turn, generated, choice.generation ? choice.generation->text() : "");
+  finish_turn(held, turn, choice.token_ids(), std::string(choice.text()));
   json::Value value;
   value.set("id", taken.id());
   value.set("object", "session");

@@ -55,7 +55,7 @@ json::Value ChoiceOutput::take_logprobs(const PromptChoices& prompt,
                                         const PromptChoices::Choice& choice, bool is_first) {
   if (!format_.logprobs) return {};
   follow_tokens(choice);
-  const std::string_view text = choice.generation ? choice.generation->text() : std::string_view();
+  const std::string_view text = choice.text();
   size_t behind = choice.tokens().size();
   if (tokens_) {
     behind = choice.finish ? tokens_->num_begun(num_shown_) : tokens_->num_within(num_shown_);
