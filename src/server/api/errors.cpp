@@ -33,10 +33,6 @@ ApiError error_of(const Status& status) {
     case Code::kInvalidArgument:
     case Code::kUnimplemented:
       set(400, kInvalidRequest);
-      if (status.field() == "session") {
-        set(409, kInvalidRequest);
-        error.code = "conflict";
-      }
       break;
     case Code::kNotFound:
       set(404, kInvalidRequest);
@@ -57,8 +53,13 @@ ApiError error_of(const Status& status) {
       set(504, "timeout_error");
       break;
     case Code::kUnavailable:
-      set(503, "unavailable_error");
-      error.retry_after_s = kRetryAfterDrainS;
+      if (status.field() == "session") {
+        set(409, kInvalidRequest);
+        error.code = "conflict";
+      } else {
+        set(503, "unavailable_error");
+        error.retry_after_s = kRetryAfterDrainS;
+      }
       break;
     case Code::kOk:
     case Code::kDataLoss:

@@ -19,10 +19,10 @@ struct ApiError {
   std::optional<int> retry_after_s = {};
 };
 
-// kInvalidArgument and kUnimplemented are 400 (409 for a session that is busy, field session),
-// kNotFound 404, kResourceExhausted 429 (400 where the request itself asks for too much: a template
-// that does not end), kDeadlineExceeded 504, kUnavailable 503, kCancelled 499, the others 500. 429
-// and 503 say when to try again. Requires: not ok.
+// kInvalidArgument and kUnimplemented are 400, kNotFound 404, kResourceExhausted 429 (400 where the
+// request itself asks for too much: a template that does not end), kDeadlineExceeded 504,
+// kUnavailable 503 (409 for a session that is busy, field session), kCancelled 499, the others 500.
+// 429 and 503 say when to try again. Requires: not ok.
 ApiError error_of(const Status& status);
 
 ApiError bad_key(bool was_given);                                               // 401

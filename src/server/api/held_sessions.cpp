@@ -55,7 +55,7 @@ Result<std::shared_ptr<TakenSession>> HeldSessions::take(const std::string& id,
   if (found == entries_.end() || found->second.owner != owner) return no_session(id);
   Entry& entry = found->second;
   if (entry.is_busy) {
-    return invalid_argument("session", "another request is at work in it: wait for its end");
+    return unavailable("session", "another request is at work in it: wait for its end");
   }
   entry.is_busy = true;
   return std::make_shared<TakenSession>(*this, id, entry.held);

@@ -211,7 +211,9 @@ TEST(Errors, HaveTheStatusesThatClientsActOn) {
   EXPECT_EQ(error_of(unimplemented("tools", "x")).status, 400);
   EXPECT_EQ(error_of(not_found("model", "x")).status, 404);
   EXPECT_EQ(error_of(not_found("model", "x")).code, "model_not_found");
-  EXPECT_EQ(error_of(invalid_argument("session", "busy")).status, 409);
+  EXPECT_EQ(error_of(unavailable("session", "busy")).status, 409);
+  // A member of that name that is no JSON is no busy session.
+  EXPECT_EQ(error_of(json::parse_with_paths(R"({"session":})").status()).status, 400);
   EXPECT_EQ(error_of(resource_exhausted("queue", "x")).status, 429);
   EXPECT_EQ(error_of(resource_exhausted("chat_template", "x")).status, 400);
   EXPECT_EQ(error_of(deadline_exceeded("", "x")).status, 504);
