@@ -74,11 +74,16 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
     body_limit(limits.max_body_bytes);
   }
 
+  // Beast holds the request line and the fields against the limit each by itself where they come in
+  // one piece, and together where they do not: it is given no more than the limit until the header
+  // is whole.
   size_t read(std::string_view bytes) {
-    beast::error_code code;
-    const size_t consumed = put(boost::asio::buffer(bytes.data(), bytes.size()), code);
-    if (code && code != error::need_more && !error_.has_value()) error_ = read_error(code, limits_);
-    return consumed;
+    size_t consumed = 0;
+    if (!is_header_done()) {
+      consumed = read_some(bytes.substr(0, limits_.max_header_bytes));
+      if (state() != State::kBody || consumed == bytes.size()) return consumed;
+    }
+    return consumed + read_some(bytes.substr(consumed));
   }
 
   State state() const {
@@ -92,6 +97,17 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   ReadRequest read_;
 
  private:
+  size_t read_some(std::string_view bytes) {
+    // The last chunk is looked at again with each byte that comes, and Beast asserts that it then
+    // has its shortest length, which a client decides. No chunked body ends with fewer bytes left.
+    constexpr size_t kShortestLastChunk = std::string_view("0\r\n\r\n").size();
+    if (state() == State::kBody && chunked() && bytes.size() < kShortestLastChunk) return 0;
+    beast::error_code code;
+    const size_t consumed = put(boost::asio::buffer(bytes.data(), bytes.size()), code);
+    if (code && code != error::need_more && !error_.has_value()) error_ = read_error(code, limits_);
+    return consumed;
+  }
+
   // Ends the parsing, whatever Beast would make of the bytes.
   void refuse(int status, std::string message, beast::error_code& code) {
     error_ = ReadError{status, std::move(message)};
@@ -191,10 +207,6 @@ size_t RequestReader::feed(std::string_view bytes) {
     if (rest.empty() || rest == "\r") return consumed;
     has_begun_ = true;
   }
-  // The last chunk is looked at again with each byte that comes, and Beast asserts that it then has
-  // its shortest length, which a client decides. No chunked body ends with fewer bytes left.
-  constexpr size_t kShortestLastChunk = std::string_view("0\r\n\r\n").size();
-  if (state() == State::kBody && parser_->chunked() && bytes.size() < kShortestLastChunk) return 0;
   return consumed + parser_->read(bytes.substr(consumed));
 }
 

@@ -222,6 +222,15 @@ TEST(RequestReader, LimitsHold) {
   EXPECT_EQ(error_of(chunked + "ffffffffffffffff\r\na", limits).status, 413);
   EXPECT_EQ(error_of(line + "A: " + std::string(300, 'x') + "\r\n\r\n", limits).status, 431);
   EXPECT_EQ(error_of("GET /" + std::string(300, 'x'), limits).status, 431) << "before it has ended";
+  // The request line and the headers together, in whatever pieces they come.
+  const std::string long_line = "GET /" + std::string(100, 'x') + " HTTP/1.1\r\nHost: h\r\nA: ";
+  const auto with_header = [&](size_t bytes) {
+    return long_line + std::string(bytes - long_line.size() - 4, 'x') + "\r\n\r\n";
+  };
+  EXPECT_EQ(read_whole(with_header(200), limits).state, State::kDone);
+  EXPECT_EQ(read_by_byte(with_header(200), limits).state, State::kDone);
+  EXPECT_EQ(error_of(with_header(201), limits).status, 431);
+  EXPECT_EQ(read_by_byte(with_header(201), limits).state, State::kFailed);
   std::string many = line;
   for (int i = 0; i < 4; ++i) many += "A: b\r\n";
   EXPECT_EQ(read_whole(many + "\r\n", limits).state, State::kDone);
