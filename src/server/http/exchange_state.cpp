@@ -140,9 +140,9 @@ void ExchangeState::leave() {
   {
     const MutexLock lock(mutex_);
     if (client_left()) return;
-    has_left_.store(true, std::memory_order_release);
     pending_.clear();
     unsent_.store(0, std::memory_order_relaxed);
+    has_left_.store(true, std::memory_order_release);  // last: who sees it sees nothing unsent
   }
   call_action();
 }

@@ -204,8 +204,8 @@ TEST_F(ServerLeaving, OneThatNeverReadsIsCut) {
   exchange->begin_stream(200, {});
   exchange->write(std::string(8 << 20, 'x'));
   while (!exchange->client_left()) std::this_thread::yield();
-  wait_until_quiet();  // a moment after it is known to have left
   EXPECT_EQ(exchange->unsent_bytes(), 0u);
+  wait_until_quiet();
   expect_that_others_are_served();
 }
 
