@@ -75,12 +75,17 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   }
 
   // Beast holds the request line and the fields against the limit each by itself where they come in
-  // one piece, and together where they do not: it is given no more than the limit until the header
-  // is whole.
+  // one piece, and together where they do not: until the header is whole, it is given no more than
+  // both may have.
   size_t read(std::string_view bytes) {
     size_t consumed = 0;
     if (!is_header_done()) {
-      consumed = read_some(bytes.substr(0, limits_.max_header_bytes));
+      const size_t room = limits_.max_header_bytes - header_bytes_;
+      consumed = read_some(bytes.substr(0, room));
+      header_bytes_ += consumed;
+      if (state() == State::kHeader && bytes.size() >= room) {
+        error_ = read_error(error::header_limit, limits_);
+      }
       if (state() != State::kBody || consumed == bytes.size()) return consumed;
     }
     return consumed + read_some(bytes.substr(consumed));
@@ -179,6 +184,7 @@ class RequestReader::Parser final : public beast::http::basic_parser<true> {
   void on_finish_impl(beast::error_code&) override {}
 
   const ReaderLimits limits_;
+  size_t header_bytes_ = 0;  // that are consumed of a header which is not whole
   bool has_header_ = false;
 };
 
