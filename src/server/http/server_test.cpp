@@ -372,6 +372,8 @@ TEST_F(ServerTest, ExchangesAreReported) {
   Client bad(port);
   ASSERT_TRUE(bad.send("bad\r\n\r\n"));
   EXPECT_EQ(bad.read_response().status, 400);
+  bad.close();
+  wait_until_quiet();  // the report follows the answer
   const auto seen = take_records();
   ASSERT_EQ(seen.size(), 3u);
   EXPECT_EQ(seen[0].method, "POST");
