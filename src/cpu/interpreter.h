@@ -25,8 +25,9 @@ namespace chorus::cpu {
 // Nothing is allocated after construction. Thread: engine; inside, the pool's.
 class Interpreter {
  public:
-  // Rows that run through the tail together.
-  static constexpr int32_t kTailRows = 16;
+  // Rows that run through the tail together: the head is read once for so many, and the logits of
+  // so many are in memory.
+  static constexpr int32_t kTailRows = 32;
 
   // The references outlive this object. `plan` was made for body_rows and kTailRows. `profile`:
   // null, or what is told of each operator.

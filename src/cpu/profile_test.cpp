@@ -64,7 +64,8 @@ struct NaiveCounts {
       if (op.kind == OpKind::kLinear) {
         for (const WeightId id : op.weights) {
           const Weight& weight = program.weights()[static_cast<size_t>(id)];
-          const auto tail_tiles = (std::ssize(rows) + 15) / 16;
+          // The head is read once for 32 rows.
+          const auto tail_tiles = (std::ssize(rows) + 31) / 32;
           (is_tail ? head_macs : linear_macs) +=
               std::ssize(rows) * int64_t{weight.rows} * weight.columns;
           (is_tail ? head_bytes : linear_bytes) +=
