@@ -57,7 +57,7 @@ void EngineFlags::declare(CommandLine& line) {
   line.flag("--max-batch-tokens", max_batch_tokens_, "N", "tokens in one step (default: 544)");
   line.flag("--prefill-chunk", prefill_chunk_, "N", "longest slice of a prompt in one step");
   line.flag("--max-decode-sequences", max_decode_sequences_, "N",
-            "sessions that decode in one step");
+            "sessions that decode in one step (default: 32, or serve's --max-running if more)");
   line.flag("--target-step-ms", target_step_ms_, "N",
             "how long a step takes on prompt tokens while others decode (default: 100)");
   line.flag("--context", context_, "N",

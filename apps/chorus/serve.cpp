@@ -73,6 +73,7 @@ void ServeVerb::declare(CommandLine& line) {
 Status ServeVerb::parse() {
   CHORUS_ASSIGN_OR_RETURN(engine_options_, engine_flags_.parse(common_));
   CHORUS_ASSIGN_OR_RETURN(settings_, flags_.parse(model_, std::getenv("CHORUS_API_KEY")));
+  widen_steps(settings_.service, engine_options_);
   return Status();
 }
 

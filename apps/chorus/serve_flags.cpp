@@ -76,7 +76,8 @@ void ServeFlags::declare(CommandLine& line) {
 
   line.group("Limits");
   line.flag("--queue", queue_, "N", "requests that wait; more are told 429 (default: 256)");
-  line.flag("--max-running", max_running_, "N", "requests that hold sessions at once");
+  line.flag("--max-running", max_running_, "N",
+            "requests that hold sessions at once (default: as many as sessions)");
   line.flag("--max-requests-per-key", max_per_key_, "N", "of one key at once (default: any)");
   line.flag("--max-body", max_body_, "SIZE", "of a request (default: 64MiB)");
   line.flag("--max-connections", max_connections_, "N", "at once (default: 1024)");
@@ -179,6 +180,13 @@ Result<std::vector<api::ApiKey>> parse_key_file(const std::string& text) {
   }
   if (keys.empty()) return invalid_argument("--api-key-file", "expected a key, found none");
   return keys;
+}
+
+void widen_steps(const api::ServiceOptions& service, EngineOptions& engine) {
+  constexpr int32_t kEnginesDefault = 32, kMost = 256;
+  if (engine.max_decode_sequences > 0 || engine.max_batch_tokens > 0) return;
+  const int32_t wanted = std::min(service.max_running, kMost);
+  if (wanted > kEnginesDefault) engine.max_decode_sequences = wanted;
 }
 
 std::string default_model_name(const std::string& path) {

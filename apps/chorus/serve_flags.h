@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "chorus/engine_options.h"
 #include "command_line.h"
 #include "server/api/options.h"
 #include "server/http/server.h"
@@ -46,6 +47,10 @@ class ServeFlags {
 // are passed over. A key without a name is called by the number of its line. kInvalidArgument
 // (field --api-key-file), which does not show keys.
 Result<std::vector<api::ApiKey>> parse_key_file(const std::string& text);
+
+// Lets all of --max-running decode in every step where the engine's flags say nothing of steps: the
+// pauses in an answer are then those of a step, not of as many as it takes until its turn comes.
+void widen_steps(const api::ServiceOptions& service, EngineOptions& engine);
 
 // What the model is called unless told: the name of its file or folder, without ending.
 std::string default_model_name(const std::string& path);

@@ -103,6 +103,25 @@ TEST(ServeFlags, WhatCannotBeIsRefusedByTheFlag) {
   EXPECT_EQ(field_of({"--api-key-file", "/nowhere/x"}), "--api-key-file");
 }
 
+TEST(WidenSteps, LetsAllDecodeThatRunUnlessToldOtherwise) {
+  const auto decodes = [](int32_t max_running, int32_t given_decodes = 0,
+                          int32_t given_tokens = 0) {
+    api::ServiceOptions service;
+    service.max_running = max_running;
+    EngineOptions engine;
+    engine.max_decode_sequences = given_decodes;
+    engine.max_batch_tokens = given_tokens;
+    widen_steps(service, engine);
+    return engine.max_decode_sequences;
+  };
+  EXPECT_EQ(decodes(0), 0);
+  EXPECT_EQ(decodes(8), 0);
+  EXPECT_EQ(decodes(64), 64);
+  EXPECT_EQ(decodes(5000), 256);
+  EXPECT_EQ(decodes(64, 16), 16);
+  EXPECT_EQ(decodes(64, 0, 48), 0);
+}
+
 TEST(KeyFile, HasAKeyALine) {
   const auto keys = parse_key_file("# users\n\nalice k-a \r\n  k-b\n");
   ASSERT_TRUE(keys.ok()) << keys.status().to_string();
