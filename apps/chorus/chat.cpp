@@ -296,7 +296,7 @@ Status ChatVerb::generate(Turn& turn, ChatPrompt prompt, Console& console) {
   }
   CHORUS_ASSIGN_OR_RETURN(Session session, current().take_session(tokens));
   const auto held = static_cast<int32_t>(session.position());
-  PromptChoices answers(engine_->runner(), clock_, text_, plan_for(turn, tokens, held, room),
+  PromptChoices answers(engine_->runner(), text_, plan_for(turn, tokens, held, room),
                         std::move(session));
   answers.start(0);
   stream(answers, console);

@@ -51,7 +51,7 @@ class ConversationTest : public ::testing::Test {
     plan.options = generation_options(settings, end_tokens_);
     plan.options.signal = signal_;
     if (!stop.empty()) plan.stops = {stop};
-    PromptChoices answers(*runner_, clock_, text_, std::move(plan), std::move(session));
+    PromptChoices answers(*runner_, text_, std::move(plan), std::move(session));
     answers.start(0);
     while (!answers.finished()) {
       const uint64_t seen = signal_->count();

@@ -28,11 +28,12 @@ Status PromptJob::begin() {
   if (base != nullptr && !base->tokens.empty()) CHORUS_RETURN_IF_ERROR(follow(*base));
   CHORUS_ASSIGN_OR_RETURN(Session session, open_session());
   ChoicesPlan planned = plan();
+  planned.options.arrived_ns = submitted_ns;
   if (const auto& deadline_ms = prompt.settings.deadline_ms) {
-    planned.deadline_ns = submitted_ns + *deadline_ms * 1'000'000;
+    planned.options.deadline_ns = *deadline_ms * 1'000'000;
   }
-  shared_.run = std::make_unique<PromptChoices>(context_.runner, context_.clock, context_.text,
-                                                std::move(planned), std::move(session));
+  shared_.run = std::make_unique<PromptChoices>(context_.runner, context_.text, std::move(planned),
+                                                std::move(session));
   return Status();
 }
 

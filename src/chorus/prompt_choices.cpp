@@ -12,15 +12,13 @@ std::vector<TokenId> PromptChoices::Choice::token_ids() const {
   return ids;
 }
 
-PromptChoices::PromptChoices(Runner& runner, const Clock& clock,
-                             std::shared_ptr<const TextModel> text, ChoicesPlan plan)
-    : PromptChoices(runner, clock, std::move(text), std::move(plan), Session()) {}
+PromptChoices::PromptChoices(Runner& runner, std::shared_ptr<const TextModel> text,
+                             ChoicesPlan plan)
+    : PromptChoices(runner, std::move(text), std::move(plan), Session()) {}
 
-PromptChoices::PromptChoices(Runner& runner, const Clock& clock,
-                             std::shared_ptr<const TextModel> text, ChoicesPlan plan,
-                             Session session)
+PromptChoices::PromptChoices(Runner& runner, std::shared_ptr<const TextModel> text,
+                             ChoicesPlan plan, Session session)
     : runner_(runner),
-      clock_(clock),
       text_(std::move(text)),
       plan_(std::move(plan)),
       has_given_(session.valid()),
@@ -35,9 +33,6 @@ GenerationOptions PromptChoices::options_of(size_t choice) const {
   GenerationOptions options = plan_.options;
   options.sampling.choice += static_cast<uint32_t>(choice);
   if (choice > 0) options.score_from.reset();
-  if (plan_.deadline_ns) {
-    options.deadline_ns = std::max<int64_t>(0, *plan_.deadline_ns - clock_.now_ns());
-  }
   return options;
 }
 

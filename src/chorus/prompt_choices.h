@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "chorus/generation.h"
 #include "chorus/model.h"
 #include "engine/runner.h"
@@ -24,8 +23,7 @@ struct ChoicesPlan {
   std::vector<std::string> stops;
   TextOptions text;
   int32_t num_choices = 1;
-  SessionOptions session;              // where none is given
-  std::optional<int64_t> deadline_ns;  // by the clock; stands for options.deadline_ns
+  SessionOptions session;  // where none is given
 };
 
 // The first choice computes the prompt; the others begin in copies of its session that end before
@@ -52,12 +50,11 @@ class PromptChoices {
     }
   };
 
-  // `runner` and `clock` outlive it. `text` may be null: then there are tokens only.
-  PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
-                ChoicesPlan plan);
+  // `runner` outlives it. `text` may be null: then there are tokens only.
+  PromptChoices(Runner& runner, std::shared_ptr<const TextModel> text, ChoicesPlan plan);
   // The prompt follows what `session` holds, in which the first choice begins.
-  PromptChoices(Runner& runner, const Clock& clock, std::shared_ptr<const TextModel> text,
-                ChoicesPlan plan, Session session);
+  PromptChoices(Runner& runner, std::shared_ptr<const TextModel> text, ChoicesPlan plan,
+                Session session);
 
   // Starts those choices that can, with up to `places` sessions more than it holds.
   void start(size_t places);
@@ -104,7 +101,6 @@ class PromptChoices {
   void take_finished();
 
   Runner& runner_;
-  const Clock& clock_;
   const std::shared_ptr<const TextModel> text_;  // owners: with the generations
   const ChoicesPlan plan_;
   const bool has_given_;

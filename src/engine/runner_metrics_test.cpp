@@ -173,6 +173,9 @@ void run_traffic(uint64_t seed) {
     GenerationOptions options = up_to(static_cast<int32_t>(random.between(1, 20)));
     options.priority = static_cast<int32_t>(random.below(2));
     if (random.below(4) == 0) options.deadline_ns = random.between(1'000'000, 200'000'000);
+    if (random.below(4) == 0) {
+      options.arrived_ns = clock.now_ns() - static_cast<int64_t>(random.below(50'000'000));
+    }
     handles.push_back(start(sessions.back(), Tokens(random.between(1, 16), 7), options));
     if (random.below(5) == 0) handles.back().cancel();
     if (random.below(5) == 0) (void)handles.back().finish_at(3);
@@ -219,6 +222,35 @@ void run_traffic(uint64_t seed) {
 
 TEST(RunnerMetrics, AreWhatTheEventLogSays) {
   for (uint64_t seed = 1; seed <= 20 && !::testing::Test::HasFailure(); ++seed) run_traffic(seed);
+}
+
+TEST(RunnerMetrics, CountTimesAndDeadlinesFromTheArrival) {
+  ManualClock clock;
+  clock.advance_ns(70'000'000);
+  Engine engine({}, {}, &clock);
+  engine.executor->set_on_step([&](int64_t, auto) { clock.advance_ns(1'000'000); });
+  Session session = engine.open();
+  GenerationOptions options = up_to(3);
+  options.arrived_ns = clock.now_ns() - 50'000'000;
+  const auto metrics_of = [&] {
+    const GenerationHandle handle = start(session, {7}, options);
+    handle.wait();
+    return handle.metrics();
+  };
+  const GenerationMetrics waited = metrics_of();
+  EXPECT_GE(waited.queue_ms, 50);
+  EXPECT_GE(waited.ttft_ms, 51);
+  EXPECT_GE(waited.total_ms, 53);
+  EXPECT_LT(waited.total_ms, 60);
+  EXPECT_GE(engine.runner->metrics().ttft.p50_ms, 51);
+  options.arrived_ns = clock.now_ns() + 50'000'000;  // nothing comes after it was submitted
+  EXPECT_LT(metrics_of().total_ms, 10);
+  EXPECT_GE(metrics_of().total_ms, 0);
+  options.arrived_ns = clock.now_ns() - 50'000'000;
+  options.deadline_ns = 40'000'000;
+  const Ended late = generate(session, {7}, options);
+  EXPECT_EQ(late.tokens.size(), 0u);
+  EXPECT_EQ(late.error.code(), Code::kDeadlineExceeded);
 }
 
 TEST(RunnerMetrics, CanBeReadWhileAGenerationRuns) {

@@ -212,8 +212,10 @@ Result<GenerationHandle> Session::start(std::vector<TokenId> prompt, GenerationO
   const uint64_t number = port_->next_key.fetch_add(1, std::memory_order_relaxed);
   shared_->begin_use(number);
   const Position prompt_end = position() + static_cast<Position>(prompt.size());
+  const int64_t now = port_->clock.now_ns();
+  const int64_t submitted = std::min(options.arrived_ns.value_or(now), now);
   auto generation = std::make_shared<GenerationState>(port_, shared_, number, prompt_end,
-                                                      std::move(options), port_->clock.now_ns());
+                                                      std::move(options), submitted);
   shared_->is_live.store(true, std::memory_order_release);
   if (!port_->post(StartCommand{generation, std::move(prompt)})) {
     shared_->is_live.store(false, std::memory_order_release);

@@ -59,6 +59,9 @@ struct GenerationOptions {
   // Of two generations that want the same blocks, the one of higher priority has them; ties go to
   // the one submitted first.
   int32_t priority = 0;
+  // When what it answers came, by the runner's clock, if it waited somewhere before it was
+  // submitted: its deadline and all times from its submission count from then. Unset: the call.
+  std::optional<int64_t> arrived_ns = {};
   // Time from submission after which it ends with reason cancelled and error kDeadlineExceeded,
   // keeping what was delivered; waiting in the queue counts. Unset: none.
   std::optional<int64_t> deadline_ns = {};

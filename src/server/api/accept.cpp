@@ -55,15 +55,21 @@ Result<AcceptedRequest> accept_common(const Core& core, const Call& call,
 }
 
 // The plan but for its tokens and options.
-ChoicesPlan plan_of(const Core& core, const Call& call, const GenerateRequest& request,
-                    const AcceptedRequest& accepted) {
+ChoicesPlan plan_of(const Core& core, const Call& call, const GenerateRequest& request) {
   ChoicesPlan plan;
   plan.stops = request.fields.stop;
   plan.text = text_options(request.fields);
   plan.num_choices = request.num_tried;
   plan.session.salt = salt_of(core, call.owner, request.fields.cache_salt);
-  plan.deadline_ns = accepted.deadline_ns;
   return plan;
+}
+
+// What ties a plan's generations to the request.
+void bind(const Core& core, const Call& call, const AcceptedRequest& accepted,
+          GenerationOptions& options) {
+  options.signal = core.signal;
+  options.arrived_ns = call.arrived_ns;
+  if (accepted.deadline_ns) options.deadline_ns = *accepted.deadline_ns - call.arrived_ns;
 }
 
 // A chat's echo is what its answer continues.
@@ -93,7 +99,7 @@ Result<PlannedPrompt> plan_prompt(const Core& core, const Call& call,
   PlannedPrompt planned;
   planned.echo = echo_of(request, prompt);
   ChoicesPlan& plan = planned.plan;
-  plan = plan_of(core, call, request, accepted);
+  plan = plan_of(core, call, request);
   CHORUS_ASSIGN_OR_RETURN(plan.options,
                           options_of(core.model, request.fields, 0, prompt.tokens.size(),
                                      request.chat ? 0 : kDefaultCompletionTokens, name));
@@ -104,7 +110,7 @@ Result<PlannedPrompt> plan_prompt(const Core& core, const Call& call,
     return invalid_argument(
         "n", "expected 1 choice where max_tokens is 0, found " + std::to_string(plan.num_choices));
   }
-  plan.options.signal = core.signal;
+  bind(core, call, accepted, plan.options);
   plan.tokens = std::move(prompt.tokens);
   return planned;
 }
@@ -172,12 +178,12 @@ Result<AcceptedRequest> accept_turn(Core& core, const Call& call, const Generate
   CHORUS_ASSIGN_OR_RETURN(AcceptedRequest accepted,
                           accept_common(core, call, request, turn.is_chat));
   PlannedPrompt& planned = accepted.prompts.emplace_back();
-  planned.plan = plan_of(core, call, request, accepted);
+  planned.plan = plan_of(core, call, request);
   CHORUS_ASSIGN_OR_RETURN(planned.plan.options,
                           options_of(core.model, request.fields, turn.kept, turn.tokens.size(),
                                      turn.is_chat ? 0 : kDefaultCompletionTokens,
                                      turn.is_chat ? "messages" : "prompt"));
-  planned.plan.options.signal = core.signal;
+  bind(core, call, accepted, planned.plan.options);
   planned.plan.tokens = turn.tokens;
   HeldSession& held = taken->held();
   CHORUS_RETURN_IF_ERROR(held.session.rewind(turn.kept));
@@ -195,7 +201,7 @@ AcceptedRequest accept_append(Core& core, const Call& call, std::shared_ptr<Take
   PlannedPrompt& planned = accepted.prompts.emplace_back();
   planned.plan.tokens = turn.tokens;
   planned.plan.options.max_new_tokens = 0;
-  planned.plan.options.signal = core.signal;
+  bind(core, call, accepted, planned.plan.options);
   accepted.session = std::move(taken->held().session);
   accepted.give_back = [taken = std::move(taken), turn = std::move(turn)](PromptChoices& choices) {
     // One that was not filled is of no use to anybody, and its client does not know of it.

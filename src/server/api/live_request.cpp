@@ -16,12 +16,11 @@ LiveRequest::LiveRequest(const LiveContext& context, AcceptedRequest accepted, u
   const bool has_session = accepted_.session.valid();
   for (size_t i = 0; i < accepted_.prompts.size(); ++i) {
     PlannedPrompt& prompt = accepted_.prompts[i];
-    auto choices =
-        has_session
-            ? std::make_unique<PromptChoices>(context_.runner, context_.clock, context_.text,
-                                              std::move(prompt.plan), std::move(accepted_.session))
-            : std::make_unique<PromptChoices>(context_.runner, context_.clock, context_.text,
-                                              std::move(prompt.plan));
+    auto choices = has_session ? std::make_unique<PromptChoices>(context_.runner, context_.text,
+                                                                 std::move(prompt.plan),
+                                                                 std::move(accepted_.session))
+                               : std::make_unique<PromptChoices>(context_.runner, context_.text,
+                                                                 std::move(prompt.plan));
     prompts_.push_back(std::move(choices));
     outputs_.emplace_back();
     for (int32_t choice = 0; choice < accepted_.num_choices; ++choice) {

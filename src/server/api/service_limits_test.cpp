@@ -141,6 +141,25 @@ TEST(ServiceLimits, MoreThanTheQueueHoldsAreRefused) {
   EXPECT_EQ(second->body(), "");
 }
 
+TEST(ServiceLimits, TheTimeInTheQueueIsPartOfWhatIsMeasured) {
+  constexpr double kWaitMs = 120;
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  ServiceUnderTest service(options);
+  const auto running = send_unread(service);
+  running->wait_for_head();
+  const auto waiting = service.send("POST", "/v1/completions", completion(2));
+  wait_until([&] { return service.service().counts().queued == 1; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(static_cast<int>(kWaitMs)));
+  running->leave();
+  waiting->wait();
+  wait_until_idle(service);
+  const RunnerMetrics metrics = service.engine().metrics();
+  EXPECT_GE(metrics.queue.max_ms, kWaitMs);
+  EXPECT_GE(metrics.ttft.max_ms, kWaitMs);
+}
+
 TEST(ServiceLimits, ThePriorityDecidesWhoComesNext) {
   ServiceOptions options;
   options.max_running = 1;
