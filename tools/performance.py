@@ -3,8 +3,8 @@
 
     performance.py [--check] [--page docs/performance.md] [--data docs/performance]
 
-Of the data folder, *.json are documents of tools/compare.py --json or tools/compare_servers.py
---json, and *.jsonl are lines of `chorus bench --machine --profile --json`. Everything between the page's two marks is replaced.
+Of the data folder, *.json are documents of tools/compare.py --json, tools/compare_servers.py --json
+or tests/server/load.py --json, and *.jsonl are lines of `chorus bench --machine --profile --json`. Everything between the page's two marks is replaced.
 --check writes nothing and fails where something would change. Standard library only.
 """
 import argparse
@@ -242,6 +242,29 @@ def servers_text(report: dict) -> list:
     return lines
 
 
+def load_text(report: dict) -> list:
+    """Table of one document of tests/server/load.py."""
+    given, engine = report["arguments"], report["engine"]
+    quantiles = ("p50", "p99", "p99.9", "max")
+    others = report["foreign_load_cores"]
+    lines = [
+        f"{given['conditions']}. {given['clients']} clients for {given['seconds']:.0f} s, prompts of "
+        f"{given['prompt_words'][0]} to {given['prompt_words'][1]} words, answers of up to "
+        f"{given['answer_tokens'][0]} to {given['answer_tokens'][1]} tokens: {report['completed']} answers, "
+        f"{number(report['output_throughput'])} tokens/s; 4xx {report['statuses_4xx']}, "
+        f"5xx {report['statuses_5xx']}; preemptions {engine['preemptions']:.0f}; others kept "
+        f"{'?' if others is None else f'{others:.2f}'} cores busy.",
+        "",
+        "| ms | " + " | ".join(quantiles) + " |",
+        "|---" * (len(quantiles) + 1) + "|",
+    ]
+    rows = [(f"client: {name}", report[f"{name.lower()}_ms"]) for name in ("TTFT", "ITL", "TPOT", "E2EL")]
+    rows += [(f"engine: {name}, at most", engine[f"{name.lower()}_ms"]) for name in ("TTFT", "ITL", "queue", "step")]
+    for name, values in rows:
+        lines.append(f"| {name} | " + " | ".join(number(values[q]) for q in quantiles) + " |")
+    return lines
+
+
 def operator_text(operator: dict, busy_ns: int) -> str:
     share = operator.get("limit_share")
     limit = "" if share is None else f" ({share:.0%})"
@@ -255,6 +278,9 @@ def results_text(data: pathlib.Path, relative: str) -> tuple:
         report = json.loads(path.read_text())
         if report.get("type") == "servers":
             lines += ["", f"### Beside llama-server: {path.stem}", "", *servers_text(report)]
+            continue
+        if report.get("type") == "load":
+            lines += ["", f"### Under load: {path.stem}", "", *load_text(report)]
             continue
         lines += ["", f"### Beside llama.cpp: {path.stem}", "", *comparison_text(report)]
         for name, (svg, caption) in pictures_of(path.stem, report).items():

@@ -143,6 +143,37 @@ class PerformanceTest(unittest.TestCase):
         self.assertIn("| 0.2 (0.1 to 0.3) s | 6 (5 to 7) s |", page)
         self.assertIn("| 1152 (1152 to 1152) | 8320 (8320 to 8320) |", page)
 
+    def test_load(self):
+        times = lambda *ms: dict(zip(("p50", "p99", "p99.9", "max"), ms))
+        report = {
+            "type": "load",
+            "arguments": {
+                "conditions": "A CPU",
+                "clients": 9,
+                "seconds": 60.0,
+                "prompt_words": [8, 512],
+                "answer_tokens": [8, 256],
+            },
+            "completed": 77,
+            "output_throughput": 512.3,
+            "statuses_4xx": 3,
+            "statuses_5xx": 0,
+            "foreign_load_cores": 0.25,
+            "ttft_ms": times(10, 20, 30, 40),
+            "itl_ms": times(1, 2, 3, 4),
+            "tpot_ms": times(5, 6, 7, 8),
+            "e2el_ms": times(100, 200, 300, 400),
+            "engine": {f"{name}_ms": times(11, 12, 13, 14) for name in ("ttft", "itl", "queue", "step")}
+            | {"preemptions": 5.0},
+        }
+        (self.data / "load.json").write_text(json.dumps(report))
+        self.assertEqual(0, self.run_tool()[0])
+        page = self.page.read_text()
+        self.assertIn("A CPU. 9 clients for 60 s, prompts of 8 to 512 words", page)
+        self.assertIn("77 answers, 512 tokens/s; 4xx 3, 5xx 0; preemptions 5; others kept 0.25 cores", page)
+        self.assertIn("| client: ITL | 1 | 2 | 3 | 4 |", page)
+        self.assertIn("| engine: step, at most | 11 | 12 | 13 | 14 |", page)
+
     def test_limits(self):
         bench = {
             "type": "bench",

@@ -375,6 +375,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--api-key", default="")
     parser.add_argument("--server-pid", type=int, help="whose use of the processor is not foreign")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--conditions", default="", help="what is served where, for readers of the report")
     parser.add_argument("--json", metavar="FILE", help="the report, too, as JSON")
     args = parser.parse_args()
     if urllib.parse.urlsplit(args.url).hostname not in ("127.0.0.1", "::1", "localhost"):
@@ -399,7 +400,7 @@ def main() -> None:
     print_report(report)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"arguments": vars(args)} | report, file, indent=1)
+            json.dump({"type": "load", "arguments": vars(args)} | report, file, indent=1)
             file.write("\n")
     sys.exit(1 if report["statuses_5xx"] or report["failures"] else 0)
 
