@@ -310,7 +310,7 @@ class MessageTest(ChatTest):
     def test_no_json(self):
         self.assertEqual(2, support.chorus("chat", TIED, "--json").code)
 
-    def test_an_interrupt_stops_the_answer_only(self):
+    def interrupted_chat(self) -> tuple:
         process = subprocess.Popen(
             support.command_of(["chat", TIED, "--max-tokens", "100000", *DRAWN]),
             stdin=subprocess.PIPE,
@@ -323,7 +323,15 @@ class MessageTest(ChatTest):
         self.assertTrue(process.stdout.read1(1))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(b"more\n/stats\n", timeout=support.TIMEOUT_S)
-        self.assertEqual(0, process.returncode, err)
+        return process.returncode, out, err
+
+    def test_an_interrupt_stops_the_answer_only(self):
+        # The signal may come when the answer has just ended, and then it ends the chat.
+        for _ in range(50):
+            code, out, err = self.interrupted_chat()
+            if code != 130 or b"the context is full" not in err:
+                break
+        self.assertEqual(0, code, err)
         (first, second) = self.counts(support.Done([], 0, out, ""))
         self.assertIn(b"(stopped)", err)
         self.assertLess(first[2], 512 - first[1])
