@@ -216,6 +216,9 @@ TEST(Errors, HaveTheStatusesThatClientsActOn) {
   EXPECT_EQ(error_of(json::parse_with_paths(R"({"session":})").status()).status, 400);
   EXPECT_EQ(error_of(resource_exhausted("queue", "x")).status, 429);
   EXPECT_EQ(error_of(resource_exhausted("chat_template", "x")).status, 400);
+  EXPECT_EQ(error_of(resource_exhausted("name", "x")).status, 507);
+  EXPECT_EQ(error_of(resource_exhausted("name", "x")).code, "insufficient_storage");
+  EXPECT_FALSE(error_of(resource_exhausted("name", "x")).retry_after_s.has_value());
   EXPECT_EQ(error_of(deadline_exceeded("", "x")).status, 504);
   EXPECT_EQ(error_of(unavailable("engine", "x")).status, 503);
   EXPECT_EQ(error_of(internal_error("", "x")).status, 500);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "base/testing/file_limit.h"
 #include "chorus/session_file.h"
 #include "engine/saved_session.h"
 #include "server/api/session_files.h"
@@ -348,6 +349,31 @@ TEST_F(SessionsTest, WhatTheMachineRefusesIsAnErrorOfTheServer) {
   const Reply written = service_.post("/v1/sessions/" + id + "/save", R"({"name":"folder"})");
   EXPECT_EQ(written.status, 500);
   EXPECT_EQ(written.body.dump().find(folder_), std::string::npos);
+}
+
+// To come again in a second would not help.
+TEST_F(SessionsTest, AFullDiskIsToldAndLeavesWhatWasSaved) {
+  const std::string id = open(user("hello"));
+  const std::string path = "/v1/sessions/" + id + "/save";
+  ASSERT_EQ(service_.post(path, R"({"name":"kept"})").status, 200);
+  const std::string kept = read(folder_ + "/kept.session");
+  std::shared_ptr<FakeExchange> full;
+  {
+    const chorus::testing::FileLimit limit(100);
+    full = service_.send("POST", path, R"({"name":"kept"})");
+    full->wait();
+  }
+  const Reply reply = read_reply(*full);
+  EXPECT_EQ(reply.status, 507) << reply.body.dump();
+  EXPECT_EQ(reply.param(), "name");
+  EXPECT_EQ(reply.text("error.code"), "insufficient_storage");
+  EXPECT_TRUE(reply.text("error.message").starts_with("name: session kept cannot be written: "));
+  EXPECT_EQ(reply.body.dump().find(folder_), std::string::npos);
+  EXPECT_EQ(full->header("retry-after"), "");
+  EXPECT_EQ(read(folder_ + "/kept.session"), kept);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(generate(id, R"("max_tokens":1)").status, 200);
+  EXPECT_EQ(service_.post(path, R"({"name":"kept"})").status, 200);
 }
 
 TEST_F(SessionsTest, MoreThanTheCapAreRefused) {
