@@ -104,7 +104,8 @@ std::string ServeVerb::metrics_text() const {
   const metrics::EngineSnapshot snapshot{.metrics = runner.metrics(),
                                          .latencies = runner.latencies(),
                                          .block_size = engine_->settings().block_size,
-                                         .queued_requests = service_->counts().queued};
+                                         .queued_requests = service_->counts().queued,
+                                         .num_choices = service_->num_choices()};
   return metrics_->text(&snapshot, server_->counters());
 }
 

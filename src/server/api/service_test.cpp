@@ -474,6 +474,18 @@ TEST_F(ServiceTest, PropsAndSlotsTellOfTheServer) {
   EXPECT_EQ(service_.call("GET", "/metrics").status, 404);  // nobody makes them
 }
 
+TEST_F(ServiceTest, ChoicesAskedForAreMeasuredOnceForEachPrompt) {
+  complete(R"(["the sea","a b c"])", R"("n":3,"max_tokens":1)");
+  complete(R"("a")", R"("n":2,"best_of":5,"max_tokens":1)");
+  service_.chat(R"("max_tokens":1,"stream":true)");
+  complete(R"("a")", R"("n":0)");                            // refused
+  service_.post("/v1/sessions", R"({"prompt":"the sea"})");  // nothing is generated
+  const LatencyHistogram measured = service_.service().num_choices();
+  EXPECT_EQ(measured.count(), 4);
+  EXPECT_EQ(measured.sum_ns(), 3 + 3 + 2 + 1);
+  EXPECT_EQ(measured.marks().back(), 100);
+}
+
 TEST_F(ServiceTest, TextBecomesTokensAndBack) {
   const Reply vllm = service_.post("/tokenize", R"({"prompt":"the sea","return_token_strs":true})");
   const auto ids = service_.engine().tokenize("the sea", {.parse_special = true}).value();
