@@ -127,6 +127,21 @@ TEST(Requests, WhatIsKnownAndNotOfferedIsRefusedByItsName) {
     EXPECT_EQ(error_of(status).status, 400);
   }
   EXPECT_EQ(completion_error(R"({"prompt":"a","suffix":"b"})").field(), "suffix");
+  const Status usage =
+      chat_error(chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true})"));
+  EXPECT_EQ(usage.code(), Code::kUnimplemented);
+  EXPECT_EQ(usage.field(), "stream_options.continuous_usage_stats");
+}
+
+// What would change the prompt is not passed over where nothing is generated.
+TEST(Requests, RoutesThatMakeAPromptAloneRefuseWhatIsNotOffered) {
+  for (const char* members : {R"("tools":[{"type":"function"}])", R"("chat_template":"x")",
+                              R"("documents":[{"text":"a"}])"}) {
+    const json::Value body = parsed(chat(members));
+    EXPECT_EQ(read_tokenize_request(body).status().code(), Code::kUnimplemented) << members;
+    EXPECT_EQ(read_template_request(body).status().code(), Code::kUnimplemented) << members;
+    EXPECT_EQ(read_open_request(body).status().code(), Code::kUnimplemented) << members;
+  }
 }
 
 TEST(Requests, WhatAsksForNothingPasses) {

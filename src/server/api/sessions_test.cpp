@@ -398,6 +398,8 @@ TEST_F(SessionsTest, BadRequestsAreNamed) {
   EXPECT_EQ(generate(id, R"("prompt":"a","max_tokens":1000)").param(), "max_tokens");
   EXPECT_EQ(generate(id, R"("prompt":"a","cache_salt":"x")").param(), "cache_salt");
   EXPECT_EQ(generate(id, R"("prompt":"a","messages":[])").param(), "prompt");
+  EXPECT_EQ(generate(id, R"("prompt":"a","truncate_prompt_tokens":1)").param(),
+            "truncate_prompt_tokens");
   EXPECT_EQ(generate("session-0", R"("prompt":"a")").status, 404);
   EXPECT_EQ(service_.post("/v1/sessions", R"({"prompt":[-1]})").param(), "prompt[0]");
   EXPECT_EQ(service_.post("/v1/sessions", R"({"model":"other"})").status, 404);
