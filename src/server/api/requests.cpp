@@ -93,11 +93,12 @@ void read_chat_options(Fields& fields, ChatInput& chat) {
   chat.variables_json = variables->dump();
 }
 
-void read_chat(Fields& fields, std::optional<ChatInput>& chat) {
+void read_chat(Fields& fields, std::optional<ChatInput>& chat, bool needs_messages = true) {
   chat.emplace();
   read_chat_options(fields, *chat);
   if (!fields.status().ok()) return;
   const json::Value* messages = fields.find("messages");
+  if (messages == nullptr && !needs_messages) return;
   if (messages == nullptr) {
     return fields.fail(invalid_argument("messages", "expected an array of messages, found none"));
   }
@@ -186,7 +187,8 @@ Result<GenerateRequest> read_session_request(const json::Value& value) {
   if (prompt != nullptr && messages != nullptr) {
     fields.fail(invalid_argument("prompt", "expected no messages beside it"));
   }
-  if (messages != nullptr) read_chat(fields, request.chat);
+  // Without messages its options are those of the answer that a chat waits for.
+  if (prompt == nullptr) read_chat(fields, request.chat, false);
   CHORUS_RETURN_IF_ERROR(fields.status());
   if (prompt != nullptr) {
     CHORUS_ASSIGN_OR_RETURN(PromptSource source, read_prompt(*prompt, "prompt"));
