@@ -224,6 +224,21 @@ TEST_F(ServiceTest, AStopTokenThatTheRequestNamedIsTheReason) {
   EXPECT_LE(reply.at("choices.0.token_ids").as_array().size(), 3u);
 }
 
+TEST_F(ServiceTest, ASpecialTokenThatAStopNamesEndsTheText) {
+  const std::string id =
+      service_.post("/tokenize", R"({"content":"<|im_start|>"})").at("tokens.0").dump();
+  const std::string members = R"("max_tokens":9,"min_tokens":3,"logprobs":0,"logit_bias":{")" + id +
+                              R"(":100},"stop":["<|im_start|>"])";
+  const Reply reply = complete("\"the sea\"", members);
+  ASSERT_EQ(reply.status, 200) << reply.body.dump();
+  EXPECT_EQ(reply.text("choices.0.finish_reason"), "stop");
+  EXPECT_EQ(reply.text("choices.0.stop_reason"), "<|im_start|>");
+  EXPECT_EQ(reply.number("usage.completion_tokens"), 4);
+  EXPECT_EQ(reply.at("choices.0.logprobs.tokens").as_array().size(), 3u);
+  const Reply stream = complete("\"the sea\"", members + R"(,"stream":true)");
+  EXPECT_EQ(stream.streamed(), reply.text("choices.0.text"));
+}
+
 TEST_F(ServiceTest, AStopIsShownWhereThatIsAskedFor) {
   const Reply ids = complete("\"the sea\"", R"("max_tokens":6,"return_token_ids":true)");
   const std::string third = ids.at("choices.0.token_ids.2").dump();
