@@ -112,14 +112,30 @@ TEST(ChatRequest, AFinalMessageIsContinuedWithoutAPrompt) {
 }
 
 TEST(Requests, WhatIsKnownAndNotOfferedIsRefusedByItsName) {
-  for (const char* members :
-       {R"("tools":[{"type":"function"}])", R"("tool_choice":"auto")", R"("functions":[{}])",
-        R"("response_format":{"type":"json_object"})", R"("logits_processors":["a"])",
-        R"("structured_outputs":{"regex":"a"})", R"("guided_json":{})", R"("store":true)",
-        R"("prediction":{})", R"("audio":{})", R"("modalities":["text","audio"])",
-        R"("use_beam_search":true)", R"("chat_template":"x")", R"("grammar":"root ::= x")",
-        R"("mirostat":2)", R"("reasoning_effort":"high")", R"("cache_prompt":false)",
-        R"("service_tier":"flex")"}) {
+  for (const char* members : {R"("tools":[{"type":"function"}])",
+                              R"("tool_choice":"auto")",
+                              R"("functions":[{}])",
+                              R"("response_format":{"type":"json_object"})",
+                              R"("logits_processors":["a"])",
+                              R"("structured_outputs":{"regex":"a"})",
+                              R"("guided_json":{})",
+                              R"("store":true)",
+                              R"("prediction":{})",
+                              R"("audio":{})",
+                              R"("modalities":["text","audio"])",
+                              R"("use_beam_search":true)",
+                              R"("chat_template":"x")",
+                              R"("grammar":"root ::= x")",
+                              R"("mirostat":2)",
+                              R"("reasoning_effort":"high")",
+                              R"("cache_prompt":false)",
+                              R"("service_tier":"flex")",
+                              R"("n_predict":64)",
+                              R"("repeat_penalty":1.1)",
+                              R"("typ_p":0.5)",
+                              R"("regex":"a")",
+                              R"("ebnf":"root ::= x")",
+                              R"("no_stop_trim":true)"}) {
     const std::string text(members);
     const Status status = chat_error(chat(text));
     EXPECT_EQ(status.code(), Code::kUnimplemented) << members;
@@ -150,7 +166,7 @@ TEST(Requests, WhatAsksForNothingPasses) {
         R"("mirostat":0)", R"("grammar":"")", R"("service_tier":"default")", R"("suffix":"")",
         R"("modalities":["text"])", R"("bad_words":[])", R"("presence_penalty":0)",
         R"("use_beam_search":false)", R"("cache_prompt":true)", R"("parallel_tool_calls":true)",
-        R"("user":"u")", R"("prompt_cache_key":"k")"}) {
+        R"("user":"u")", R"("prompt_cache_key":"k")", R"("n_predict":-1)", R"("typ_p":1.0)"}) {
     EXPECT_TRUE(chat_error(chat(members)).ok()) << members;
   }
 }
