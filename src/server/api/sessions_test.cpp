@@ -396,9 +396,13 @@ TEST_F(SessionsTest, WhatTheMachineRefusesIsAnErrorOfTheServer) {
   EXPECT_EQ(read.text("error.message"),
             "name: session folder cannot be read: expected a regular file");
   const std::string id = open("");
-  const Reply written = service_.post("/v1/sessions/" + id + "/save", R"({"name":"folder"})");
+  const std::string path = "/v1/sessions/" + id + "/save";
+  const Reply written = service_.post(path, R"({"name":"folder"})");
   EXPECT_EQ(written.status, 500);
   EXPECT_EQ(written.body.dump().find(folder_), std::string::npos);
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(service_.post(path, R"({"name":"a"})").status, 500) << "nothing was written";
+  EXPECT_EQ(service_.post("/v1/sessions/load", R"({"name":"a"})").status, 404);
 }
 
 // To come again in a second would not help.
