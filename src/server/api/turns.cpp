@@ -116,9 +116,9 @@ std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& cha
   if (count == 0 || prompt.text.size() > kMostRendered / count) return ends;
   ChatInput begin = chat;
   begin.add_generation_prompt = begin.continue_final_message = false;
-  for (size_t i = count; i > 0; --i, begin.messages.pop_back()) {
-    const bool is_whole = i == count && !chat.add_generation_prompt;
-    if (!is_whole) end = std::min(end, end_within(model, begin, prompt).value_or(end));
+  for (size_t i = count - 1; i > 0; --i) {
+    begin.messages.pop_back();
+    end = std::min(end, end_within(model, begin, prompt).value_or(end));
     ends[i - 1] = end;
   }
   return ends;

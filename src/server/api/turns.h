@@ -30,9 +30,9 @@ struct Turn {
 };
 
 // The ends of the messages of a chat that is rendered as `prompt`, from number `first` on: of what
-// the template writes for each and those before it, without what opens an answer, where that is how
-// the whole text begins and a token ends there. Else the next message's. All end together where
-// finding out would take long.
+// the template writes for each and those before it, where that is how the whole text begins and a
+// token ends there. Else the next message's. The last one ends with the prompt, so that what opens
+// its answer is there for another one. All end together where finding out would take long.
 std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& chat,
                                    const PromptTokens& prompt, size_t first = 0);
 
