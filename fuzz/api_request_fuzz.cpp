@@ -21,8 +21,8 @@ void check_error(const Status& status) {
   CHORUS_CHECK(body.find("error") != nullptr && !error.message.empty());
 }
 
-void check_chat(const ChatInput& chat) {
-  CHORUS_CHECK(!chat.messages.empty());
+void check_chat(const ChatInput& chat, bool may_be_empty = false) {
+  CHORUS_CHECK(may_be_empty || !chat.messages.empty());
   for (const json::Value& message : chat.messages) {
     CHORUS_CHECK(!role_of(message).empty() && content_of(message).data() != nullptr);
   }
@@ -40,7 +40,7 @@ void check(const GenerateRequest& request) {
   for (const PromptSource& prompt : request.prompts) {
     CHORUS_CHECK(prompt.text.has_value() != !prompt.tokens.empty());
   }
-  if (request.chat) check_chat(*request.chat);
+  if (request.chat) check_chat(*request.chat, true);  // in a session alone
 }
 
 void check(const TokenizeRequest& request) {

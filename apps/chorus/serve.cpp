@@ -1,4 +1,5 @@
 // chorus serve: the HTTP API over one model, until it is told to end.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -105,7 +106,8 @@ std::string ServeVerb::metrics_text() const {
   const metrics::EngineSnapshot snapshot{.metrics = runner.metrics(),
                                          .latencies = runner.latencies(),
                                          .block_size = engine_->settings().block_size,
-                                         .queued_requests = service_->counts().queued};
+                                         .queued_requests = service_->counts().queued,
+                                         .num_choices = service_->num_choices()};
   return metrics_->text(&snapshot, server_->counters());
 }
 
@@ -125,6 +127,14 @@ int ServeVerb::load(Console& console) {
   return kDone;
 }
 
+// No number of sessions makes the context of one shorter.
+std::string room_text(const EngineSettings& settings) {
+  const int64_t blocks = *std::max_element(settings.kv_blocks.begin(), settings.kv_blocks.end());
+  return "each of " + std::to_string(settings.max_sessions) + " sessions may have " +
+         std::to_string(settings.context) + " tokens; all of them share KV for " +
+         std::to_string(blocks * settings.block_size);
+}
+
 // New requests are refused from the first signal on; those that run have the drain's time to end.
 void ServeVerb::serve_until_told(Console& console, Interrupt& interrupt) {
   constexpr int64_t kFarewellNs = 1'000'000'000;  // for what is cut to be told so
@@ -132,6 +142,7 @@ void ServeVerb::serve_until_told(Console& console, Interrupt& interrupt) {
   interrupt.on_request([&] { told.notify(); });
   for (const std::string& address : server_->addresses())
     console.note("serving " + settings_.service.models[0] + " at " + address);
+  console.note(room_text(engine_->settings()));
   told.wait(0);
   service_->drain();
   server_->drain();

@@ -63,6 +63,8 @@ void ServeFlags::declare(CommandLine& line) {
             "seconds that requests have to end after SIGTERM (default: 30)");
   line.flag("--stuck-after", stuck_after_, "S",
             "seconds of one step after which /health fails (default: 60)");
+  line.flag("--ping-interval", ping_interval_, "S",
+            "seconds of silence in a stream before a comment (default: 15; 0: no comments)");
 
   line.group("Access");
   line.flag("--api-key", api_keys_, "KEY",
@@ -120,6 +122,8 @@ Status ServeFlags::parse_limits(api::ServiceOptions& options) const {
   CHORUS_RETURN_IF_ERROR(
       read_count("--max-held-sessions", max_held_, 0, options.max_held_sessions));
   CHORUS_RETURN_IF_ERROR(read_seconds("--session-idle", session_idle_, 1, options.session_idle_ns));
+  CHORUS_RETURN_IF_ERROR(
+      read_seconds("--ping-interval", ping_interval_, 0, options.ping_interval_ns));
   return read_seconds("--stuck-after", stuck_after_, 0.1, options.stuck_after_ns);
 }
 

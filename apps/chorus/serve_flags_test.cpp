@@ -49,6 +49,8 @@ TEST(ServeFlags, SetWhatTheyName) {
                                      "1.5",
                                      "--stuck-after",
                                      "2",
+                                     "--ping-interval",
+                                     "0",
                                      "--cors",
                                      "https://a",
                                      "--cors",
@@ -75,6 +77,7 @@ TEST(ServeFlags, SetWhatTheyName) {
   EXPECT_EQ(settings->service.max_requests_per_key, 4);
   EXPECT_EQ(settings->service.stuck_after_ns, 2'000'000'000);
   EXPECT_EQ(settings->service.session_idle_ns, 10'000'000'000);
+  EXPECT_EQ(settings->service.ping_interval_ns, 0);
   EXPECT_EQ(settings->drain_timeout_ns, 1'500'000'000);
   EXPECT_EQ(settings->service.cors_origins, (std::vector<std::string>{"https://a", "https://b"}));
   EXPECT_EQ(settings->service.models, std::vector<std::string>{"m"});
@@ -99,6 +102,7 @@ TEST(ServeFlags, WhatCannotBeIsRefusedByTheFlag) {
   EXPECT_EQ(field_of({"--no-tcp", "--unix-socket", "a", "--port", "1"}), "--no-tcp");
   EXPECT_EQ(field_of({"--queue", "-1"}), "--queue");
   EXPECT_EQ(field_of({"--drain-timeout", "inf"}), "--drain-timeout");
+  EXPECT_EQ(field_of({"--ping-interval", "-1"}), "--ping-interval");
   EXPECT_EQ(field_of({"--api-key", "a b"}), "--api-key");
   EXPECT_EQ(field_of({"--api-key-file", "/nowhere/x"}), "--api-key-file");
 }

@@ -34,7 +34,8 @@ Status file_error(const std::string& path, const char* action) {
   const std::string message = std::string(action) + ": " + std::strerror(error);
   if (path.empty()) return invalid_argument("path", "expected the name of a file, found none");
   if (error == ENOENT || error == ENOTDIR) return not_found(path, message);
-  if (error == ENOSPC || error == EDQUOT) return resource_exhausted(path, message);
+  const bool has_no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (has_no_room) return resource_exhausted(path, message);
   return invalid_argument(path, message);
 }
 

@@ -9,10 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/testing/file_limit.h"
+
 namespace chorus {
 namespace {
 
-std::string temporary_path(const char* name) { return testing::TempDir() + name; }
+std::string temporary_path(const char* name) { return ::testing::TempDir() + name; }
 
 std::span<const std::byte> as_bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -42,7 +44,7 @@ TEST(MemoryMap, NamesTheFileItCannotOpen) {
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().code(), Code::kNotFound);
   EXPECT_NE(missing.status().field().find("chorus_no_such_file"), std::string::npos);
-  const auto folder = MemoryMap::open(testing::TempDir());
+  const auto folder = MemoryMap::open(::testing::TempDir());
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(folder.status().code(), Code::kInvalidArgument);
 }
@@ -171,6 +173,25 @@ TEST(WriteFileAtomically, StoppedItLeavesTheTargetAndNothingBeside) {
   int asked = 0;
   EXPECT_TRUE(write_file_atomically(path, parts, [&] { return ++asked > 4; }).ok());
   EXPECT_EQ(std::filesystem::file_size(path), big.size());
+}
+
+TEST(WriteFileAtomically, WithoutRoomItSaysSoAndLeavesTheTarget) {
+  const std::string folder = temporary_path("chorus_write_full");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/out";
+  std::ofstream(path) << "old";
+  const std::string big(5000, 'x');
+  const std::vector<std::span<const std::byte>> parts = {as_bytes(big)};
+  Status status;
+  {
+    const testing::FileLimit limit(4096);
+    status = write_file_atomically(path, parts);
+  }
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(status.field(), path);
+  EXPECT_EQ(read_text_file(path, 100).value(), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
 }
 
 TEST(ReadTextFile, RefusesMoreThanTheLimit) {

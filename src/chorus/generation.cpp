@@ -1,6 +1,7 @@
 #include "chorus/generation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "chorus/text_generation.h"
 #include "text/detokenizer.h"
@@ -8,11 +9,23 @@
 
 namespace chorus {
 
+namespace {
+
+// A stop text that is the name of a special token, which need not have a text.
+struct SpecialStop {
+  TokenId token = 0;
+  size_t index = 0;  // of the stop text
+};
+
+}  // namespace
+
 struct Generation::State {
   State(std::shared_ptr<const TextModel> text_in, text::StopMatcher stops_in,
-        const TextOptions& options, int32_t min_tokens_in)
+        std::vector<SpecialStop> special_stops_in, const TextOptions& options,
+        int32_t min_tokens_in)
       : text(std::move(text_in)),
         stops(std::move(stops_in)),
+        special_stops(std::move(special_stops_in)),
         includes_stop(options.include_stop),
         min_tokens(min_tokens_in) {
     if (text != nullptr) {
@@ -23,11 +36,13 @@ struct Generation::State {
 
   void take(Update& delivered);
   void take_text(TokenId token);
+  void take_stop_token(TokenId token);
   void show(const text::StopMatcher::Output& shown);
   void finish(FinishReason reason, Status status);
 
   const std::shared_ptr<const TextModel> text;  // owners: with whoever made the generation
   text::StopMatcher stops;
+  const std::vector<SpecialStop> special_stops;
   const bool includes_stop;
   const int32_t min_tokens;                      // stop texts within so many are none
   std::optional<text::Detokenizer> detokenizer;  // none without text
@@ -39,6 +54,7 @@ struct Generation::State {
   std::string output;
   size_t text_before = 0;  // of output, at the last read
   size_t tokens_before = 0;
+  std::optional<size_t> ended_by;    // the stop text that is the token which ended it
   std::optional<size_t> stop_index;  // of the stop text that ended it
   std::optional<FinishReason> finish_reason;
   Status error;
@@ -55,9 +71,23 @@ void Generation::State::take(Update& delivered) {
     // Only a stop token, or we ourselves, end it so.
     const bool is_stop_token =
         delivered.finish == FinishReason::kStop && &score == &delivered.tokens.back();
-    if (!is_stop_token || includes_stop) take_text(score.id);
+    if (is_stop_token) {
+      take_stop_token(score.id);
+    } else {
+      take_text(score.id);
+    }
   }
   if (delivered.finish) finish(*delivered.finish, std::move(delivered.error));
+}
+
+void Generation::State::take_stop_token(TokenId token) {
+  const auto named = std::find_if(special_stops.begin(), special_stops.end(),
+                                  [&](const SpecialStop& each) { return each.token == token; });
+  if (named != special_stops.end()) {
+    ended_by = named->index;
+  } else if (includes_stop) {
+    take_text(token);
+  }
 }
 
 void Generation::State::take_text(TokenId token) {
@@ -94,6 +124,10 @@ void Generation::State::finish(FinishReason reason, Status status) {
     if (shown.match) stop_index = shown.match->stop_index;
     if (shown.match && reason == FinishReason::kLength) reason = FinishReason::kStop;
   }
+  if (ended_by && !stop_index) {  // behind all of the text before it
+    stop_index = ended_by;
+    if (includes_stop) output += stops.stop(*ended_by);
+  }
   finish_reason = reason;
   error = std::move(status);
   handle.wait();
@@ -123,6 +157,20 @@ Status forbid_words(const text::Tokenizer& tokenizer, const std::vector<std::str
   return {};
 }
 
+// The special tokens among the stop texts end the generation as stop tokens do.
+std::vector<SpecialStop> add_special_stops(const text::Tokenizer& tokenizer,
+                                           const std::vector<std::string>& stops,
+                                           GenerationOptions& options) {
+  std::vector<SpecialStop> special;
+  for (size_t i = 0; i < stops.size(); ++i) {
+    if (const auto token = tokenizer.special_named(stops[i])) special.push_back({*token, i});
+  }
+  if (special.empty()) return special;
+  if (std::exchange(options.ignore_stop_tokens, false)) options.stop_tokens.clear();
+  for (const SpecialStop& each : special) options.stop_tokens.push_back(each.token);
+  return special;
+}
+
 }  // namespace
 
 Result<Generation> start_generation(Session& session, std::vector<TokenId> prompt,
@@ -136,13 +184,16 @@ Result<Generation> start_generation(Session& session, std::vector<TokenId> promp
   if (text == nullptr && !text_options.bad_words.empty()) {
     return invalid_argument("bad_words", "expected none: the model has no tokenizer");
   }
+  std::vector<SpecialStop> special_stops;
   if (text != nullptr) {
     CHORUS_RETURN_IF_ERROR(
         forbid_words(text->tokenizer(), text_options.bad_words, options.sampling));
+    special_stops = add_special_stops(text->tokenizer(), stops, options);
   }
   CHORUS_ASSIGN_OR_RETURN(auto matcher, text::StopMatcher::create(std::move(stops)));
   auto state = std::make_unique<Generation::State>(std::move(text), std::move(matcher),
-                                                   text_options, options.sampling.min_tokens);
+                                                   std::move(special_stops), text_options,
+                                                   options.sampling.min_tokens);
   CHORUS_ASSIGN_OR_RETURN(state->handle, session.generate(std::move(prompt), options));
   return Generation(std::move(state));
 }
@@ -150,7 +201,7 @@ Result<Generation> start_generation(Session& session, std::vector<TokenId> promp
 Result<Generation> start_append(Session& session, std::vector<TokenId> tokens,
                                 const GenerationOptions& options) {
   auto state = std::make_unique<Generation::State>(nullptr, text::StopMatcher::create({}).value(),
-                                                   TextOptions(), 0);
+                                                   std::vector<SpecialStop>(), TextOptions(), 0);
   CHORUS_ASSIGN_OR_RETURN(state->handle, session.append(std::move(tokens), options));
   return Generation(std::move(state));
 }

@@ -250,6 +250,28 @@ TEST_F(Parameters, AStopTokenIsShownWhenAsked) {
   EXPECT_EQ(shown.substr(ended.text().size()), engine_->detokenize(Tokens{last}).value());
 }
 
+// Clients name them as stop texts; a token that has no text is found by its id.
+TEST_F(Parameters, ASpecialTokenIsAStopTextByItsName) {
+  const TokenId special = engine_->tokenize("<|im_start|>", {.parse_special = true}).value().at(0);
+  for (const bool ends_with_model : {false, true}) {
+    GenerationOptions options = draws(20);
+    options.ignore_stop_tokens = !ends_with_model;
+    options.sampling.min_tokens = 3;
+    options.sampling.logit_bias = {{special, 100.0f}};
+    const Generation ended = run(options, {"never so", "<|im_start|>"});
+    EXPECT_EQ(ended.finish_reason(), FinishReason::kStop);
+    EXPECT_EQ(ended.stop_index(), 1u);
+    ASSERT_EQ(ended.tokens().size(), 4u);
+    EXPECT_EQ(ended.tokens()[3].id, special);
+    for (const bool show_special : {false, true}) {
+      const TextOptions shown{.include_stop = true, .show_special = show_special};
+      EXPECT_EQ(run(options, {"<|im_start|>"}, shown).text(), ended.text() + "<|im_start|>");
+    }
+    options.max_new_tokens = 3;
+    EXPECT_EQ(run(options, {"<|im_start|>"}).text(), ended.text()) << "all of it, and no more";
+  }
+}
+
 TEST_F(Parameters, SpecialTokensAreShownWhenAsked) {
   GenerationOptions options = draws(2, 0.0f);
   options.sampling.allowed_tokens = end_tokens(engine_->program());

@@ -10,7 +10,7 @@
 namespace chorus {
 namespace {
 
-// A module that is nothing but its facts.
+// A module that is nothing but its facts, and counts what a step is told to read.
 class FactsModule final : public Module {
  public:
   FactsModule() {
@@ -20,9 +20,16 @@ class FactsModule final : public Module {
     facts.context = 100;
   }
   ModuleInfo facts;
+  size_t num_sequences = 0;  // of the last step
+  size_t num_blocks = 0;     // in all of its tables
 
   const ModuleInfo& info() const override { return facts; }
-  Status begin(const Step&) override { return {}; }
+  Status begin(const Step& step) override {
+    num_sequences = step.sequences.size();
+    num_blocks = 0;
+    for (const BlockTable& table : step.tables) num_blocks += table.blocks.size();
+    return {};
+  }
   Status run(int32_t, const Slice&, std::span<uint8_t>) override { return {}; }
   Status reduce_rows(std::span<const RowSpec>, std::span<RowResult>,
                      std::vector<TokenLogprob>&) override {
@@ -124,6 +131,31 @@ BatchInput make_input(SessionId session, std::vector<TokenId> tokens, Position p
   input.position = position;
   input.produce_output = output;
   return input;
+}
+
+// So that no session is slower for what others hold (llama.cpp#7802 and others).
+TEST(ModuleExecutor, AStepIsOfTheSessionsOfItsInputsAlone) {
+  FactsModule module;
+  module.facts.groups = {{{0}, {0}, 64, 64}};
+  module.facts.context = 200;
+  const auto executor = std::move(ModuleExecutor::create(module, {8, 200})).value();
+  BatchOutput output;
+  const SessionId own = *executor->open({});
+  const std::vector<BatchInput> prompt{make_input(own, std::vector<TokenId>(20, 1), 0, false)};
+  ASSERT_TRUE(executor->execute(prompt, output).ok());
+  for (int i = 0; i < 7; ++i) {
+    const SessionId idle = *executor->open({});
+    for (Position at = 0; at < 120; at += 24) {
+      const std::vector<BatchInput> more{
+          make_input(idle, std::vector<TokenId>(24, static_cast<TokenId>(i)), at, false)};
+      ASSERT_TRUE(executor->execute(more, output).ok());
+    }
+  }
+  EXPECT_GE(executor->usage().groups[0].blocks_total - executor->usage().groups[0].blocks_free, 50);
+  const std::vector<BatchInput> next{make_input(own, {2}, 20, false)};
+  ASSERT_TRUE(executor->execute(next, output).ok());
+  EXPECT_EQ(module.num_sequences, 1u);
+  EXPECT_EQ(module.num_blocks, 2u);
 }
 
 // Rows that are not finite fail their own session; the others get what they would have got.

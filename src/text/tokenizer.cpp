@@ -139,6 +139,13 @@ bool Tokenizer::is_special(int32_t id) const {
   return is_valid(id) && (pieces_.flags[id] & kIsSpecial) != 0;
 }
 
+std::optional<int32_t> Tokenizer::special_named(std::string_view name) const {
+  const auto ids = encode(name, {.parse_special = true, .add_special = false});
+  const bool is_named =
+      ids.ok() && ids->size() == 1 && is_special(ids->front()) && piece_of(ids->front()) == name;
+  return is_named ? std::optional(ids->front()) : std::nullopt;
+}
+
 std::string_view Tokenizer::piece_of(int32_t id) const {
   const uint64_t start = pieces_.ends[id];
   return {pieces_.bytes + start, static_cast<size_t>(pieces_.ends[id + 1] - start)};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -98,6 +99,8 @@ class Tokenizer {
   bool is_valid(int32_t id) const { return id >= 0 && id < vocabulary_size_; }
   // Whether the token is a control or unknown token. False for ids out of the vocabulary.
   bool is_special(int32_t id) const;
+  // The control or unknown token of that name. Nothing for other texts.
+  std::optional<int32_t> special_named(std::string_view name) const;
 
   // -1: the vocabulary names none.
   int32_t bos_id() const { return bos_id_; }

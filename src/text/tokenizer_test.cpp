@@ -111,6 +111,10 @@ TEST(Tokenizer, DecodesAndSkipsSpecialTokens) {
   EXPECT_TRUE(tokenizer->is_special(1));
   EXPECT_FALSE(tokenizer->is_special(3));
   EXPECT_FALSE(tokenizer->is_special(-1));
+  EXPECT_EQ(tokenizer->special_named("<|start|>"), 1);
+  for (const char* other : {"", "<tool>", "h", "<|start", "<|start|>h", "<|start|><|start|>"}) {
+    EXPECT_EQ(tokenizer->special_named(other), std::nullopt) << other;
+  }
 }
 
 TEST(Tokenizer, NamesIdsOutOfTheVocabulary) {

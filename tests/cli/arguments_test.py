@@ -93,6 +93,7 @@ FLAGS = {
         "--vllm-metric-names",
         "--drain-timeout",
         "--stuck-after",
+        "--ping-interval",
         "--api-key",
         "--api-key-file",
         "--open-metrics",

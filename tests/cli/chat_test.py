@@ -326,10 +326,11 @@ class MessageTest(ChatTest):
         return process.returncode, out, err
 
     def test_an_interrupt_stops_the_answer_only(self):
-        # The signal may come when the answer has just ended, and then it ends the chat.
+        # The signal may come when the answer has just ended, and then it ends the chat; or so late
+        # that there is no room for what follows.
         for _ in range(50):
             code, out, err = self.interrupted_chat()
-            if code != 130 or b"the context is full" not in err:
+            if code == 0 or b"context" not in err:
                 break
         self.assertEqual(0, code, err)
         (first, second) = self.counts(support.Done([], 0, out, ""))

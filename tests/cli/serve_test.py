@@ -153,6 +153,39 @@ class ServeTest(CliTest):
         _, _, models = server.ask("GET", "/v1/models")
         self.assertEqual(["a", "b/c"], [model["id"] for model in models["data"]])
 
+    def test_flags_are_what_it_says(self):
+        """Given ones win, whatever else is derived; the context is each session's."""
+        force = {"CHORUS_FORCE_ISA": "generic"}
+        words = "--max-sessions 9 --context 128 --kv-blocks 64 --block-size 16 --kv-type f32"
+        more = "--activations f32 --max-running 5 --queue 3 --served-model-name a"
+        server = self.serve(*words.split(), *more.split(), env=force)
+        server.wait_for(
+            "each of 9 sessions may have 128 tokens; all of them share KV for 1024"
+        )
+        props = server.ask("GET", "/props")[2]
+        told = {
+            "max_sessions": 9,
+            "context": 128,
+            "kv_type": "f32",
+            "activations": "f32",
+            "total_slots": 5,
+            "max_queued": 3,
+            "model_alias": "a",
+            "isa": "generic",
+        }
+        self.assertEqual(told, {name: props[name] for name in told})
+        self.assertEqual(128, props["default_generation_settings"]["n_ctx"])
+        slots = server.ask("GET", "/slots")[2]
+        self.assertEqual([128] * 5, [slot["n_ctx"] for slot in slots])
+        server.kill()
+        for sessions in (1, 30):
+            server = self.serve("--max-sessions", sessions)
+            props = server.ask("GET", "/props")[2]
+            self.assertEqual((sessions, 512), (props["max_sessions"], props["context"]))
+            done = server.ask("POST", "/v1/completions", completion(max_tokens=509))[2]
+            self.assertEqual(512, done["usage"]["total_tokens"])
+            server.kill()
+
     def test_a_unix_socket(self):
         path = str(self.folder / "chorus.sock")
         server = self.serve("--unix-socket", path, "--no-tcp")

@@ -30,6 +30,11 @@ ChoiceFormat format_of(const Core& core, const GenerateRequest& request, bool is
   format.stops = fields.stop;
   if (!fields.include_stop_str_in_output) {
     format.end_tokens = generation_options(fields, model.end_tokens).stop_tokens;
+    for (const std::string& stop : fields.stop) {
+      if (model.text == nullptr) break;
+      const auto token = model.text->tokenizer().special_named(stop);
+      if (token) format.end_tokens.push_back(*token);
+    }
   }
   return format;
 }

@@ -25,12 +25,23 @@ void Delivery::submit(AcceptedRequest request) {
   {
     const MutexLock lock(mutex_);
     if (!is_stopping_) {
+      measure(request);
       submitted_.push_back(std::move(request));
       signal_->notify();
       return;
     }
   }
   LiveRequest(context_, std::move(request), next_number_++).fail(draining());
+}
+
+void Delivery::measure(const AcceptedRequest& request) {
+  if (request.answers_with_session) return;
+  for (size_t i = 0; i < request.prompts.size(); ++i) num_choices_.add(request.num_choices);
+}
+
+LatencyHistogram Delivery::num_choices() const {
+  const MutexLock lock(mutex_);
+  return num_choices_;
 }
 
 void Delivery::stop() {

@@ -10,7 +10,9 @@
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "engine/generation.h"
+#include "engine/metrics.h"
 #include "server/api/live_request.h"
+#include "server/api/requests.h"
 
 namespace chorus::api {
 
@@ -44,13 +46,20 @@ class Delivery {
   std::vector<json::Value> running() const;
   // Places for requests that run.
   size_t num_places() const { return limits_.max_running; }
+  // Choices asked for, once for each prompt of a request that generates.
+  LatencyHistogram num_choices() const;
 
  private:
   Delivery(const LiveContext& context, const DeliveryLimits& limits,
            std::shared_ptr<UpdateSignal> signal, std::function<void()> on_tick)
-      : context_(context), limits_(limits), signal_(std::move(signal)), on_tick_(on_tick) {}
+      : context_(context),
+        limits_(limits),
+        signal_(std::move(signal)),
+        on_tick_(on_tick),
+        num_choices_(latency_marks::of_counts(kMaxHttpChoices)) {}
 
   void run();
+  void measure(const AcceptedRequest& request) CHORUS_REQUIRES(mutex_);
   bool take_submitted();
   void wait_in_line(std::unique_ptr<LiveRequest> request);
   void start_waiting();
@@ -70,6 +79,7 @@ class Delivery {
   std::vector<AcceptedRequest> submitted_ CHORUS_GUARDED_BY(mutex_);
   bool is_stopping_ CHORUS_GUARDED_BY(mutex_) = false;
   std::vector<json::Value> published_ CHORUS_GUARDED_BY(mutex_);
+  LatencyHistogram num_choices_ CHORUS_GUARDED_BY(mutex_);
 
   std::atomic<uint64_t> next_number_{0};
 

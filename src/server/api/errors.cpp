@@ -41,6 +41,9 @@ ApiError error_of(const Status& status) {
     case Code::kResourceExhausted:
       if (status.field() == "chat_template") {
         set(400, kInvalidRequest);
+      } else if (status.field() == "name") {
+        error.status = 507;
+        error.code = "insufficient_storage";
       } else {
         set(429, "rate_limit_error");
         error.retry_after_s = kRetryAfterFullS;

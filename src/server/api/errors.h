@@ -20,8 +20,9 @@ struct ApiError {
 };
 
 // kInvalidArgument and kUnimplemented are 400, kNotFound 404, kResourceExhausted 429 (400 where the
-// request itself asks for too much: a template that does not end), kDeadlineExceeded 504,
-// kUnavailable 503 (409 for a session that is busy, field session), kCancelled 499, the others 500.
+// request itself asks for too much: a template that does not end; 507 where a file finds no room,
+// field name), kDeadlineExceeded 504, kUnavailable 503 (409 for a session that is busy, field
+// session), kCancelled 499, the others 500.
 // 429 and 503 say when to try again. Requires: not ok.
 ApiError error_of(const Status& status);
 

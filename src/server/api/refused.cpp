@@ -42,6 +42,7 @@ constexpr std::array kRefused = {
     // vLLM
     Refused{"chat_template"},
     Refused{"documents", Neutral::kEmpty},
+    Refused{"early_stopping", Neutral::kFalse},
     Refused{"guided_choice"},
     Refused{"guided_grammar"},
     Refused{"guided_json"},
@@ -69,17 +70,29 @@ constexpr std::array kRefused = {
     Refused{"input_suffix", Neutral::kEmpty},
     Refused{"json_schema"},
     Refused{"lora", Neutral::kEmpty},
+    Refused{"min_keep", Neutral::kZero},
     Refused{"mirostat", Neutral::kZero},
     Refused{"n_discard", Neutral::kZero},
     Refused{"n_keep", Neutral::kZero},
+    Refused{"n_predict", Neutral::kMinusOne},
     Refused{"n_probs", Neutral::kZero},
     Refused{"post_sampling_probs", Neutral::kFalse},
+    Refused{"repeat_penalty", Neutral::kOne},
+    Refused{"response_fields", Neutral::kEmpty},
     Refused{"return_progress", Neutral::kFalse},
+    Refused{"return_tokens", Neutral::kFalse},
     Refused{"samplers"},
     Refused{"t_max_predict_ms", Neutral::kZero},
     Refused{"timings_per_token", Neutral::kFalse},
     Refused{"top_n_sigma", Neutral::kMinusOne},
+    Refused{"typ_p", Neutral::kOne},
     Refused{"xtc_probability", Neutral::kZero},
+    // SGLang and TensorRT-LLM
+    Refused{"ebnf"},
+    Refused{"lora_path"},
+    Refused{"no_repeat_ngram_size", Neutral::kZero},
+    Refused{"no_stop_trim", Neutral::kFalse},
+    Refused{"regex"},
 };
 
 bool is_number(const json::Value& value, double number) {

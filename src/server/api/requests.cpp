@@ -18,8 +18,15 @@ constexpr FieldRules kCompletionRules = {.least_max_tokens = 0, .has_negative_se
 constexpr RefusedField kRefusedInSessions[] = {
     kNoBestOf,
     {"cache_salt", "the session has one from its beginning"},
-    {"prompt_logprobs", "a session's prompt is what it held before"}};
+    {"prompt_logprobs", "a session's prompt is what it held before"},
+    {"truncate_prompt_tokens", "a session is not cut at its front"}};
 constexpr FieldRules kSessionRules = {.has_negative_seeds = true, .refused = kRefusedInSessions};
+
+// What is known and not offered, by its name.
+void refuse_unoffered(Fields& fields, const json::Value& value) {
+  if (!fields.status().ok()) return;
+  if (const Status refused = check_refused(value); !refused.ok()) fields.fail(refused);
+}
 
 void read_stream(Fields& fields, GenerateRequest& request) {
   fields.read("stream", request.stream);
@@ -30,14 +37,18 @@ void read_stream(Fields& fields, GenerateRequest& request) {
   }
   Fields inner(*options, "stream_options");
   inner.read("include_usage", request.include_usage);
+  bool is_continuous = false;
+  inner.read("continuous_usage_stats", is_continuous);
+  if (is_continuous) {
+    inner.fail(unimplemented("stream_options.continuous_usage_stats", "usage comes at the end"));
+  }
   if (!inner.status().ok()) fields.fail(inner.status());
 }
 
 // The members of all requests that generate.
 void read_common(Fields& fields, const json::Value& value, const FieldRules& rules,
                  GenerateRequest& request) {
-  if (!fields.status().ok()) return;
-  if (const Status refused = check_refused(value); !refused.ok()) return fields.fail(refused);
+  refuse_unoffered(fields, value);
   fields.read("model", request.model);
   read_stream(fields, request);
   fields.read("echo", request.echo);
@@ -82,11 +93,12 @@ void read_chat_options(Fields& fields, ChatInput& chat) {
   chat.variables_json = variables->dump();
 }
 
-void read_chat(Fields& fields, std::optional<ChatInput>& chat) {
+void read_chat(Fields& fields, std::optional<ChatInput>& chat, bool needs_messages = true) {
   chat.emplace();
   read_chat_options(fields, *chat);
   if (!fields.status().ok()) return;
   const json::Value* messages = fields.find("messages");
+  if (messages == nullptr && !needs_messages) return;
   if (messages == nullptr) {
     return fields.fail(invalid_argument("messages", "expected an array of messages, found none"));
   }
@@ -175,7 +187,8 @@ Result<GenerateRequest> read_session_request(const json::Value& value) {
   if (prompt != nullptr && messages != nullptr) {
     fields.fail(invalid_argument("prompt", "expected no messages beside it"));
   }
-  if (messages != nullptr) read_chat(fields, request.chat);
+  // Without messages its options are those of the answer that a chat waits for.
+  if (prompt == nullptr) read_chat(fields, request.chat, false);
   CHORUS_RETURN_IF_ERROR(fields.status());
   if (prompt != nullptr) {
     CHORUS_ASSIGN_OR_RETURN(PromptSource source, read_prompt(*prompt, "prompt"));
@@ -187,6 +200,7 @@ Result<GenerateRequest> read_session_request(const json::Value& value) {
 Result<TokenizeRequest> read_tokenize_request(const json::Value& value) {
   TokenizeRequest request;
   Fields fields(value);
+  refuse_unoffered(fields, value);
   const json::Value* content = fields.find("content");
   const json::Value* prompt = fields.find("prompt");
   fields.read("model", request.model);
@@ -222,9 +236,7 @@ Result<DetokenizeRequest> read_detokenize_request(const json::Value& value) {
 Result<TemplateRequest> read_template_request(const json::Value& value) {
   TemplateRequest request;
   Fields fields(value);
-  if (fields.status().ok()) {
-    if (const Status refused = check_refused(value); !refused.ok()) fields.fail(refused);
-  }
+  refuse_unoffered(fields, value);
   std::optional<ChatInput> chat;
   fields.read("model", request.model);
   read_chat(fields, chat);
@@ -236,6 +248,7 @@ Result<TemplateRequest> read_template_request(const json::Value& value) {
 Result<OpenRequest> read_open_request(const json::Value& value) {
   OpenRequest request;
   Fields fields(value);
+  refuse_unoffered(fields, value);
   fields.read("model", request.model);
   fields.read("cache_salt", request.cache_salt);
   fields.read("lazy", request.lazy);

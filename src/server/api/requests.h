@@ -42,7 +42,7 @@ struct ChatInput {
 // A request that generates.
 struct GenerateRequest {
   std::string model;                  // empty: not given
-  std::optional<ChatInput> chat;      // or else:
+  std::optional<ChatInput> chat;      // in a session it may have no messages; or else:
   std::vector<PromptSource> prompts;  // in a session none may be given, or one
   bool add_special_tokens = true;     // to prompts of text
 

@@ -112,14 +112,30 @@ TEST(ChatRequest, AFinalMessageIsContinuedWithoutAPrompt) {
 }
 
 TEST(Requests, WhatIsKnownAndNotOfferedIsRefusedByItsName) {
-  for (const char* members :
-       {R"("tools":[{"type":"function"}])", R"("tool_choice":"auto")", R"("functions":[{}])",
-        R"("response_format":{"type":"json_object"})", R"("logits_processors":["a"])",
-        R"("structured_outputs":{"regex":"a"})", R"("guided_json":{})", R"("store":true)",
-        R"("prediction":{})", R"("audio":{})", R"("modalities":["text","audio"])",
-        R"("use_beam_search":true)", R"("chat_template":"x")", R"("grammar":"root ::= x")",
-        R"("mirostat":2)", R"("reasoning_effort":"high")", R"("cache_prompt":false)",
-        R"("service_tier":"flex")"}) {
+  for (const char* members : {R"("tools":[{"type":"function"}])",
+                              R"("tool_choice":"auto")",
+                              R"("functions":[{}])",
+                              R"("response_format":{"type":"json_object"})",
+                              R"("logits_processors":["a"])",
+                              R"("structured_outputs":{"regex":"a"})",
+                              R"("guided_json":{})",
+                              R"("store":true)",
+                              R"("prediction":{})",
+                              R"("audio":{})",
+                              R"("modalities":["text","audio"])",
+                              R"("use_beam_search":true)",
+                              R"("chat_template":"x")",
+                              R"("grammar":"root ::= x")",
+                              R"("mirostat":2)",
+                              R"("reasoning_effort":"high")",
+                              R"("cache_prompt":false)",
+                              R"("service_tier":"flex")",
+                              R"("n_predict":64)",
+                              R"("repeat_penalty":1.1)",
+                              R"("typ_p":0.5)",
+                              R"("regex":"a")",
+                              R"("ebnf":"root ::= x")",
+                              R"("no_stop_trim":true)"}) {
     const std::string text(members);
     const Status status = chat_error(chat(text));
     EXPECT_EQ(status.code(), Code::kUnimplemented) << members;
@@ -127,6 +143,21 @@ TEST(Requests, WhatIsKnownAndNotOfferedIsRefusedByItsName) {
     EXPECT_EQ(error_of(status).status, 400);
   }
   EXPECT_EQ(completion_error(R"({"prompt":"a","suffix":"b"})").field(), "suffix");
+  const Status usage =
+      chat_error(chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true})"));
+  EXPECT_EQ(usage.code(), Code::kUnimplemented);
+  EXPECT_EQ(usage.field(), "stream_options.continuous_usage_stats");
+}
+
+// What would change the prompt is not passed over where nothing is generated.
+TEST(Requests, RoutesThatMakeAPromptAloneRefuseWhatIsNotOffered) {
+  for (const char* members : {R"("tools":[{"type":"function"}])", R"("chat_template":"x")",
+                              R"("documents":[{"text":"a"}])"}) {
+    const json::Value body = parsed(chat(members));
+    EXPECT_EQ(read_tokenize_request(body).status().code(), Code::kUnimplemented) << members;
+    EXPECT_EQ(read_template_request(body).status().code(), Code::kUnimplemented) << members;
+    EXPECT_EQ(read_open_request(body).status().code(), Code::kUnimplemented) << members;
+  }
 }
 
 TEST(Requests, WhatAsksForNothingPasses) {
@@ -135,7 +166,7 @@ TEST(Requests, WhatAsksForNothingPasses) {
         R"("mirostat":0)", R"("grammar":"")", R"("service_tier":"default")", R"("suffix":"")",
         R"("modalities":["text"])", R"("bad_words":[])", R"("presence_penalty":0)",
         R"("use_beam_search":false)", R"("cache_prompt":true)", R"("parallel_tool_calls":true)",
-        R"("user":"u")", R"("prompt_cache_key":"k")"}) {
+        R"("user":"u")", R"("prompt_cache_key":"k")", R"("n_predict":-1)", R"("typ_p":1.0)"}) {
     EXPECT_TRUE(chat_error(chat(members)).ok()) << members;
   }
 }
@@ -216,6 +247,9 @@ TEST(Errors, HaveTheStatusesThatClientsActOn) {
   EXPECT_EQ(error_of(json::parse_with_paths(R"({"session":})").status()).status, 400);
   EXPECT_EQ(error_of(resource_exhausted("queue", "x")).status, 429);
   EXPECT_EQ(error_of(resource_exhausted("chat_template", "x")).status, 400);
+  EXPECT_EQ(error_of(resource_exhausted("name", "x")).status, 507);
+  EXPECT_EQ(error_of(resource_exhausted("name", "x")).code, "insufficient_storage");
+  EXPECT_FALSE(error_of(resource_exhausted("name", "x")).retry_after_s.has_value());
   EXPECT_EQ(error_of(deadline_exceeded("", "x")).status, 504);
   EXPECT_EQ(error_of(unavailable("engine", "x")).status, 503);
   EXPECT_EQ(error_of(internal_error("", "x")).status, 500);

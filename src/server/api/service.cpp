@@ -249,4 +249,6 @@ ServiceCounts Service::counts() const {
           counts.refused};
 }
 
+LatencyHistogram Service::num_choices() const { return state_->core.delivery->num_choices(); }
+
 }  // namespace chorus::api

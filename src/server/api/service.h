@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "chorus/engine.h"
+#include "engine/metrics.h"
 #include "server/api/options.h"
 #include "server/http/exchange.h"
 
@@ -46,6 +47,8 @@ class Service final : public http::Handler {
   void stop();
 
   ServiceCounts counts() const;
+  // Of the choices that requests ask for, once for each prompt.
+  LatencyHistogram num_choices() const;
 
  private:
   struct State;

@@ -138,7 +138,34 @@ TEST(ServiceLimits, MoreThanTheQueueHoldsAreRefused) {
   EXPECT_EQ(third->status(), 200);
   EXPECT_EQ(fourth->status(), 200);
   wait_until_idle(service);
-  EXPECT_EQ(second->body(), "");
+  EXPECT_EQ(service.engine().metrics().completed, 2) << "the third and the fourth";
+  EXPECT_EQ(service.engine().metrics().cancelled, 1) << "the first";
+}
+
+TEST(ServiceLimits, EqualsAreServedInTheOrderInWhichTheyCame) {
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  options.num_threads = 1;  // which reads them in their order, too
+  ServiceUnderTest service(options);
+  std::vector<std::shared_ptr<FakeExchange>> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.push_back(
+        service.send_unread("/v1/completions", completion(200, R"("stream":true)", i)));
+  }
+  for (size_t i = 0; i < clients.size(); ++i) {
+    clients[i]->wait_for_head();
+    for (size_t later = i + 1; later < clients.size(); ++later) {
+      EXPECT_EQ(clients[later]->status(), 0) << later << " came before " << i;
+    }
+    // Those who come meanwhile wait behind those who are there.
+    if (i < 6) {
+      clients.push_back(
+          service.send_unread("/v1/completions", completion(200, R"("stream":true)", 100)));
+    }
+    clients[i]->leave();
+  }
+  wait_until_idle(service);
 }
 
 TEST(ServiceLimits, TheTimeInTheQueueIsPartOfWhatIsMeasured) {
@@ -331,6 +358,53 @@ TEST(ServiceClients, WhoDoesNotReadWaitsAlone) {
   EXPECT_TRUE(read_reply(*slow).is_done);
 }
 
+// Of a request whose client leaves, the engine ends what runs for it, and nothing else.
+TEST(ServiceClients, WhoLeavesEndsTheirOwnWorkInEveryPhase) {
+  struct Phase {
+    const char* name;
+    std::string body;
+    int32_t running;  // generations that run when the client leaves; 0: it waits
+  };
+  std::string ids = "[5";
+  for (int i = 0; i < 200; ++i) ids += ",5";
+  const std::string prefill = R"({"prompt":)" + ids + R"(],"max_tokens":1)";
+  const Phase phases[] = {
+      {"prefill", prefill + "}", 1},
+      {"prefill of a stream", prefill + R"(,"stream":true})", 1},
+      {"decode", completion(200), 1},
+      {"decode of a stream", completion(200, R"("stream":true)"), 1},
+      {"decode of four choices", completion(200, R"("n":4)"), 4},
+      {"of four choices in a stream", completion(200, R"("n":4,"stream":true)"), 4},
+  };
+  EngineOptions engine;
+  engine.max_batch_tokens = 8;  // so that prompts take their time
+  engine.max_decode_sequences = 7;
+  engine.prefix_cache = false;
+  ServiceUnderTest service({}, engine);
+  const auto cancelled = [&] { return service.engine().metrics().cancelled; };
+  const std::string alone = service.post("/v1/completions", completion(40)).text("choices.0.text");
+  for (const Phase& phase : phases) {
+    SCOPED_TRACE(phase.name);
+    // On a busy machine it may have ended before its client leaves: once more, then.
+    bool was_seen = false;
+    for (int tries = 0; tries < 200 && !was_seen; ++tries) {
+      const int64_t before = cancelled();
+      const auto other = service.send("POST", "/v1/completions", completion(40));
+      const auto client = service.send("POST", "/v1/completions", phase.body);
+      wait_until([&] {
+        return service.engine().metrics().running > phase.running || client->has_ended();
+      });
+      client->leave();
+      other->wait();
+      EXPECT_EQ(read_reply(*other).text("choices.0.text"), alone);
+      wait_until_idle(service);
+      EXPECT_LE(cancelled() - before, phase.running);
+      was_seen = cancelled() - before == phase.running;
+    }
+    EXPECT_TRUE(was_seen) << "it always ran to its end";
+  }
+}
+
 TEST(ServiceClients, DisconnectsAtAnyMomentLeaveNothing) {
   ServiceOptions options;
   options.max_running = 6;
@@ -401,6 +475,30 @@ TEST(ServiceClients, APingComesWhileNothingElseDoes) {
   const Reply reply = read_reply(*waiting);
   EXPECT_TRUE(reply.is_done);
   EXPECT_FALSE(reply.streamed().empty());
+}
+
+// ---- Health ----
+
+TEST(ServiceHealth, FailsWhileAStepDoesNotEnd) {
+  ServiceOptions options;
+  options.stuck_after_ns = 1;  // as if each step were one that hangs
+  ServiceUnderTest service(options);
+  EXPECT_EQ(service.call("GET", "/health").status, 200);
+  bool has_failed = false;
+  for (int tries = 0; tries < 50 && !has_failed; ++tries) {
+    const auto client = service.send("POST", "/v1/completions", completion(200));
+    while (!client->has_ended() && !has_failed) {
+      const auto health = service.send("GET", "/health");  // nobody is waited for
+      ASSERT_TRUE(health->has_ended());
+      has_failed = health->status() == 503;
+      if (has_failed) {
+        EXPECT_EQ(read_reply(*health).text("error.type"), "unavailable_error");
+      }
+    }
+    client->wait();
+  }
+  EXPECT_TRUE(has_failed);
+  wait_until([&] { return service.call("GET", "/health").status == 200; });
 }
 
 // ---- The end ----

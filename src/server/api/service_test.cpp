@@ -1,9 +1,11 @@
 #include "server/api/service.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <set>
 #include <thread>
 
+#include "chorus/generation_fields.h"
 #include "server/api/testing/service_under_test.h"
 
 namespace chorus::api {
@@ -197,12 +199,13 @@ TEST_F(ServiceTest, TheBestOfSeveralAreAnswered) {
 
 TEST_F(ServiceTest, AStopTextEndsTheTextAndIsNamed) {
   const std::string text = complete("\"the sea\"", R"("max_tokens":40)").text("choices.0.text");
-  size_t begin = text.size() / 2;
-  while ((text[begin] & 0xc0) == 0x80) ++begin;
-  size_t end = begin + 3;
-  while (end < text.size() && (text[end] & 0xc0) == 0x80) ++end;
-  const std::string stop = text.substr(begin, end - begin);
-  if (stop.find("\xef\xbf\xbd") != stop.npos) return;  // bytes that are no text cannot be named
+  std::string stop;  // bytes that are no text cannot be named
+  for (size_t at = text.size() / 4; at + 3 <= text.size() && stop.empty(); ++at) {
+    const std::string part = text.substr(at, 3);
+    const bool is_ascii = std::all_of(part.begin(), part.end(), [](char c) { return c > 0; });
+    if (is_ascii) stop = part;
+  }
+  ASSERT_FALSE(stop.empty()) << "choose another seed";
   const std::string members =
       R"("max_tokens":40,"logprobs":0,"stop":["never so",)" + json::Value(stop).dump() + "]";
   const Reply reply = complete("\"the sea\"", members);
@@ -222,6 +225,21 @@ TEST_F(ServiceTest, AStopTokenThatTheRequestNamedIsTheReason) {
   EXPECT_EQ(reply.text("choices.0.finish_reason"), "stop");
   EXPECT_EQ(reply.number("choices.0.stop_reason"), third);
   EXPECT_LE(reply.at("choices.0.token_ids").as_array().size(), 3u);
+}
+
+TEST_F(ServiceTest, ASpecialTokenThatAStopNamesEndsTheText) {
+  const std::string id =
+      service_.post("/tokenize", R"({"content":"<|im_start|>"})").at("tokens.0").dump();
+  const std::string members = R"("max_tokens":9,"min_tokens":3,"logprobs":0,"logit_bias":{")" + id +
+                              R"(":100},"stop":["<|im_start|>"])";
+  const Reply reply = complete("\"the sea\"", members);
+  ASSERT_EQ(reply.status, 200) << reply.body.dump();
+  EXPECT_EQ(reply.text("choices.0.finish_reason"), "stop");
+  EXPECT_EQ(reply.text("choices.0.stop_reason"), "<|im_start|>");
+  EXPECT_EQ(reply.number("usage.completion_tokens"), 4);
+  EXPECT_EQ(reply.at("choices.0.logprobs.tokens").as_array().size(), 3u);
+  const Reply stream = complete("\"the sea\"", members + R"(,"stream":true)");
+  EXPECT_EQ(stream.streamed(), reply.text("choices.0.text"));
 }
 
 TEST_F(ServiceTest, AStopIsShownWhereThatIsAskedFor) {
@@ -401,6 +419,52 @@ TEST_F(ServiceTest, BadRequestsAreNamedAndHurtNobody) {
   EXPECT_EQ(read_reply(*busy).text("choices.0.text"), alone.text("choices.0.text"));
 }
 
+// A value that a parameter cannot have is refused by its name; one that it can have is answered.
+TEST_F(ServiceTest, ParametersOfAnyValueAreAnsweredOrNamed) {
+  const std::vector<std::string> values = {"0",
+                                           "-1",
+                                           "1",
+                                           "2147483647",
+                                           "-2147483648",
+                                           "4294967296",
+                                           "9223372036854775807",
+                                           "1e308",
+                                           "-1e308",
+                                           "1e-320",
+                                           "18446744073709551616",
+                                           "0.5",
+                                           "-0.0",
+                                           "1e400",
+                                           "true",
+                                           "\"\"",
+                                           "\"\\u0000\"",
+                                           "[]",
+                                           "[-1]",
+                                           "[2147483647]",
+                                           "[1e30]",
+                                           "[[]]",
+                                           "[null]",
+                                           "{}",
+                                           R"({"-1":0})",
+                                           R"({"1":1e308})",
+                                           R"({"1":null})",
+                                           R"({"a":1})"};
+  const std::string known[] = {"max_tokens", "prompt"};  // what the others may not fit to
+  for (const std::string_view name : generation_field_names()) {
+    for (const std::string& value : values) {
+      const std::string members = R"({"prompt":"a",")" + std::string(name) + "\":" + value +
+                                  (name.starts_with("max_") ? "}" : R"(,"max_tokens":2})");
+      const Reply reply = service_.post("/v1/completions", members);
+      if (reply.status == 200 || (name == "deadline_ms" && reply.status == 504)) continue;
+      EXPECT_EQ(reply.status, 400) << members << reply.body.dump();
+      const std::string param = reply.param();
+      const bool is_named = param.starts_with(name) || param == known[0] || param == known[1];
+      EXPECT_TRUE(is_named) << members << reply.body.dump();
+    }
+  }
+  EXPECT_EQ(complete("\"a\"").status, 200);
+}
+
 TEST_F(ServiceTest, ATextThatCannotFitIsNotTokenised) {
   const std::string text = json::Value(std::string(size_t{10} << 20, 'x')).dump();
   const Reply reply = service_.post("/v1/completions", R"({"prompt":)" + text + "}");
@@ -474,6 +538,18 @@ TEST_F(ServiceTest, PropsAndSlotsTellOfTheServer) {
   EXPECT_EQ(service_.call("GET", "/metrics").status, 404);  // nobody makes them
 }
 
+TEST_F(ServiceTest, ChoicesAskedForAreMeasuredOnceForEachPrompt) {
+  complete(R"(["the sea","a b c"])", R"("n":3,"max_tokens":1)");
+  complete(R"("a")", R"("n":2,"best_of":5,"max_tokens":1)");
+  service_.chat(R"("max_tokens":1,"stream":true)");
+  complete(R"("a")", R"("n":0)");                            // refused
+  service_.post("/v1/sessions", R"({"prompt":"the sea"})");  // nothing is generated
+  const LatencyHistogram measured = service_.service().num_choices();
+  EXPECT_EQ(measured.count(), 4);
+  EXPECT_EQ(measured.sum_ns(), 3 + 3 + 2 + 1);
+  EXPECT_EQ(measured.marks().back(), 100);
+}
+
 TEST_F(ServiceTest, TextBecomesTokensAndBack) {
   const Reply vllm = service_.post("/tokenize", R"({"prompt":"the sea","return_token_strs":true})");
   const auto ids = service_.engine().tokenize("the sea", {.parse_special = true}).value();
@@ -527,6 +603,11 @@ TEST_F(ServiceTest, AKnownPrefixIsReportedAsCached) {
   complete(prompt, R"("max_tokens":1)");
   const Reply again = complete(prompt, R"("max_tokens":1)");
   EXPECT_GT(again.number("usage.prompt_tokens_details.cached_tokens"), 0);
+  // Whatever came between.
+  complete(json::Value(std::string(60, 'y')).dump(), R"("max_tokens":1)");
+  const Reply third = complete(prompt, R"("max_tokens":1)");
+  EXPECT_EQ(third.number("usage.prompt_tokens_details.cached_tokens"),
+            again.number("usage.prompt_tokens_details.cached_tokens"));
   const Reply other = complete(prompt, R"("max_tokens":1,"cache_salt":"mine")");
   EXPECT_EQ(other.number("usage.prompt_tokens_details.cached_tokens"), 0);
 }

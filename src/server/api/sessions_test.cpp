@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "base/testing/file_limit.h"
 #include "chorus/session_file.h"
 #include "engine/saved_session.h"
 #include "server/api/session_files.h"
@@ -220,6 +221,60 @@ TEST_F(SessionsTest, MessagesThatComeTogetherEndEachWhereItDoes) {
   EXPECT_EQ(facts(lazy).number("messages.1.end"), second_end);
 }
 
+TEST_F(SessionsTest, MessagesOfALaterGenerationEndEachWhereTheyDo) {
+  const std::string first = R"({"role":"user","content":"a"})";
+  const std::string second = R"({"role":"assistant","content":"the sea"})";
+  const std::string third = R"({"role":"user","content":"b"})";
+  const auto messages = [](const std::string& list) { return R"("messages":[)" + list + "]"; };
+  const std::string more = R"(,"max_tokens":4,)" + std::string(kDraws);
+  const Reply opened = facts(open(messages(first + "," + second + "," + third)));
+  const std::string id = open("");
+  const std::string answer = generate(id, messages(first + "," + second + "," + third) + more)
+                                 .at("choices.0.token_ids")
+                                 .dump();
+  for (const char* end : {"messages.0.end", "messages.1.end"}) {
+    EXPECT_EQ(facts(id).number(end), opened.number(end)) << end;
+  }
+  const std::string at = facts(id).at("messages.0.end").dump();
+  const Reply copy = service_.post("/v1/sessions/" + id + "/fork", R"({"at":)" + at + "}");
+  EXPECT_EQ(copy.at("tokens").dump(), at);
+  EXPECT_EQ(copy.at("messages").as_array().size(), 1u);
+  const Reply forked = generate(copy.text("id"), messages(second + "," + third) + more);
+  EXPECT_EQ(forked.at("choices.0.token_ids").dump(), answer);
+  EXPECT_EQ(forked.at("session.kept_tokens").dump(), at);
+  // The last one ends behind what opens its answer; one token of that is run again, for another.
+  const int64_t to = facts(id).number("messages.2.end");
+  EXPECT_GT(to, opened.number("messages.2.end"));
+  const Reply rewound =
+      service_.post("/v1/sessions/" + id + "/rewind", R"({"to":)" + std::to_string(to) + "}");
+  EXPECT_EQ(rewound.at("messages").as_array().size(), 3u);
+  const Reply again = generate(id, more.substr(1));
+  EXPECT_EQ(again.at("choices.0.token_ids").dump(), answer);
+  EXPECT_EQ(again.number("session.kept_tokens"), to - 1);
+  EXPECT_EQ(facts(id).at("messages").as_array().size(), 4u);
+}
+
+TEST_F(SessionsTest, AnAnswerThatHasBegunIsContinuedAsOneMessage) {
+  const std::string id = open(user("a"));
+  const std::string begun =
+      R"("messages":[{"role":"assistant","content":"the sea"}],"continue_final_message":true,)";
+  const Reply reply = generate(id, begun + R"("max_tokens":4,)" + kDraws);
+  ASSERT_EQ(reply.status, 200) << reply.body.dump();
+  ASSERT_EQ(facts(id).at("messages").as_array().size(), 2u);
+  EXPECT_EQ(facts(id).text("messages.1.content"),
+            "the sea" + reply.text("choices.0.message.content"));
+  EXPECT_EQ(facts(id).number("messages.1.end"), facts(id).number("tokens"));
+}
+
+TEST_F(SessionsTest, AChatsOptionsCountWithoutMessages) {
+  const std::string id = open(user("a"));
+  const int64_t held = facts(id).number("tokens");
+  const Reply without = generate(id, R"("add_generation_prompt":false,"max_tokens":1)");
+  EXPECT_EQ(without.number("usage.prompt_tokens"), held);
+  EXPECT_EQ(generate(open(user("a")), R"("max_tokens":1,"chat_template_kwargs":[])").param(),
+            "chat_template_kwargs");
+}
+
 TEST_F(SessionsTest, ARewindTakesBackTokensAndMessages) {
   const std::string id = open(R"("prompt":[10,11,12,13])");
   const std::string members = std::string(R"("prompt":[20],"max_tokens":5,)") + kDraws;
@@ -345,9 +400,38 @@ TEST_F(SessionsTest, WhatTheMachineRefusesIsAnErrorOfTheServer) {
   EXPECT_EQ(read.text("error.message"),
             "name: session folder cannot be read: expected a regular file");
   const std::string id = open("");
-  const Reply written = service_.post("/v1/sessions/" + id + "/save", R"({"name":"folder"})");
+  const std::string path = "/v1/sessions/" + id + "/save";
+  const Reply written = service_.post(path, R"({"name":"folder"})");
   EXPECT_EQ(written.status, 500);
   EXPECT_EQ(written.body.dump().find(folder_), std::string::npos);
+  std::filesystem::remove_all(folder_);
+  EXPECT_EQ(service_.post(path, R"({"name":"a"})").status, 500) << "nothing was written";
+  EXPECT_EQ(service_.post("/v1/sessions/load", R"({"name":"a"})").status, 404);
+}
+
+// To come again in a second would not help.
+TEST_F(SessionsTest, AFullDiskIsToldAndLeavesWhatWasSaved) {
+  const std::string id = open(user("hello"));
+  const std::string path = "/v1/sessions/" + id + "/save";
+  ASSERT_EQ(service_.post(path, R"({"name":"kept"})").status, 200);
+  const std::string kept = read(folder_ + "/kept.session");
+  std::shared_ptr<FakeExchange> full;
+  {
+    const chorus::testing::FileLimit limit(100);
+    full = service_.send("POST", path, R"({"name":"kept"})");
+    full->wait();
+  }
+  const Reply reply = read_reply(*full);
+  EXPECT_EQ(reply.status, 507) << reply.body.dump();
+  EXPECT_EQ(reply.param(), "name");
+  EXPECT_EQ(reply.text("error.code"), "insufficient_storage");
+  EXPECT_TRUE(reply.text("error.message").starts_with("name: session kept cannot be written: "));
+  EXPECT_EQ(reply.body.dump().find(folder_), std::string::npos);
+  EXPECT_EQ(full->header("retry-after"), "");
+  EXPECT_EQ(read(folder_ + "/kept.session"), kept);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(generate(id, R"("max_tokens":1)").status, 200);
+  EXPECT_EQ(service_.post(path, R"({"name":"kept"})").status, 200);
 }
 
 TEST_F(SessionsTest, MoreThanTheCapAreRefused) {
@@ -372,6 +456,8 @@ TEST_F(SessionsTest, BadRequestsAreNamed) {
   EXPECT_EQ(generate(id, R"("prompt":"a","max_tokens":1000)").param(), "max_tokens");
   EXPECT_EQ(generate(id, R"("prompt":"a","cache_salt":"x")").param(), "cache_salt");
   EXPECT_EQ(generate(id, R"("prompt":"a","messages":[])").param(), "prompt");
+  EXPECT_EQ(generate(id, R"("prompt":"a","truncate_prompt_tokens":1)").param(),
+            "truncate_prompt_tokens");
   EXPECT_EQ(generate("session-0", R"("prompt":"a")").status, 404);
   EXPECT_EQ(service_.post("/v1/sessions", R"({"prompt":[-1]})").param(), "prompt[0]");
   EXPECT_EQ(service_.post("/v1/sessions", R"({"model":"other"})").status, 404);
@@ -455,6 +541,34 @@ TEST(Turns, MatchTokensWithATextByBytes) {
   const TokenMatch some = match_prefix(tokenizer, tokens, "the se");
   EXPECT_LT(some.num_tokens, tokens.size());
   EXPECT_EQ(match_prefix(tokenizer, tokens, "x").num_tokens, 0u);
+}
+
+// The model held something else than what the template writes now.
+TEST(Turns, MessagesThatAreConsumedAnewHaveTheirNewEnds) {
+  EngineOptions small;
+  small.threads = 1;
+  small.context = 64;
+  small.kv_blocks = 32;
+  small.max_sessions = 4;
+  auto engine = Engine::open(testing::kServedModel, small).value();
+  const ModelFacts model = facts_of(*engine);
+  const auto chat = [](const std::string& content) {
+    return read_chat_request(json::parse("{" + user(content) + "}", "chat").value()).value();
+  };
+  const auto length = [&](const std::string& content, bool opens_answer) {
+    ChatInput rendered = *chat(content).chat;
+    rendered.add_generation_prompt = opens_answer;
+    return std::ssize(tokens_of(model, rendered, false).value().tokens);
+  };
+  HeldSession held;
+  held.tokens = tokens_of(model, *chat("what was said at first").chat, false).value().tokens;
+  held.messages.push_back(
+      {chat("other").chat->messages[0], static_cast<Position>(held.tokens.size())});
+  const Turn turn = plan_turn(model, held, chat("b")).value();
+  EXPECT_LT(turn.known, static_cast<Position>(held.tokens.size()));
+  ASSERT_EQ(turn.ends.size(), 2u);
+  EXPECT_EQ(turn.ends[0], length("other", false));
+  EXPECT_EQ(turn.ends[1], length("other", false) + length("b", true));
 }
 
 }  // namespace

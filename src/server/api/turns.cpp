@@ -1,6 +1,7 @@
 #include "server/api/turns.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "server/api/messages.h"
 
@@ -28,9 +29,17 @@ void set_tokens(const HeldSession& held, const std::vector<TokenId>& all, size_t
   turn.tokens.insert(turn.tokens.end(), rest.begin(), rest.end());
 }
 
+// Messages in front that end within the first `known` tokens.
+size_t num_unchanged(const HeldSession& held, Position known) {
+  const auto first = std::find_if(held.messages.begin(), held.messages.end(),
+                                  [&](const HeldMessage& each) { return each.end > known; });
+  return static_cast<size_t>(first - held.messages.begin());
+}
+
 Status plan_chat(const ModelFacts& model, const HeldSession& held, ChatInput chat,
                  const std::vector<TokenId>& all, Turn& turn) {
   turn.is_chat = true;
+  turn.goes_on = chat.continue_final_message;
   turn.messages = chat.messages;
   json::Array messages;
   for (const HeldMessage& each : held.messages) messages.push_back(each.message);
@@ -52,8 +61,33 @@ Status plan_chat(const ModelFacts& model, const HeldSession& held, ChatInput cha
     }
   }
   set_tokens(held, all, known, rest, turn);
-  return turn.tokens.empty() ? invalid_argument("messages", "expected a chat that says something")
-                             : Status();
+  if (turn.tokens.empty()) {
+    return invalid_argument("messages", "expected a chat that says something");
+  }
+  PromptTokens prompt{text, {all.begin(), all.begin() + turn.kept}};
+  prompt.tokens.insert(prompt.tokens.end(), turn.tokens.begin(), turn.tokens.end());
+  turn.ends = message_ends(model, chat, prompt, num_unchanged(held, turn.known));
+  return {};
+}
+
+// Where the text of a chat ends that `prompt` begins with. Nothing where it does not, or no token
+// ends there.
+std::optional<Position> end_within(const ModelFacts& model, const ChatInput& begin,
+                                   const PromptTokens& prompt) {
+  const auto text = render(model, begin);
+  if (!text.ok() || !std::string_view(prompt.text).starts_with(*text)) return std::nullopt;
+  const TokenMatch match = match_prefix(model.text->tokenizer(), prompt.tokens, *text);
+  if (match.num_bytes < text->size()) return std::nullopt;
+  return static_cast<Position>(match.num_tokens);
+}
+
+json::Value with_more(const json::Value& message, const std::string& content) {
+  json::Value longer;
+  for (const auto& [name, member] : message.as_object()) {
+    longer.set(
+        name, name == "content" ? json::Value(std::string(content_of(message)) + content) : member);
+  }
+  return longer;
 }
 
 bool waits_for_answer(const HeldSession& held) {
@@ -75,20 +109,17 @@ TokenMatch match_prefix(const text::Tokenizer& tokenizer, const std::vector<Toke
 }
 
 std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& chat,
-                                   const PromptTokens& prompt) {
-  const size_t count = chat.messages.size();
-  std::vector<Position> ends(count, static_cast<Position>(prompt.tokens.size()));
-  if (count < 2 || prompt.text.size() > kMostRendered / count) return ends;
+                                   const PromptTokens& prompt, size_t first) {
+  const size_t count = chat.messages.size() - first;
+  auto end = static_cast<Position>(prompt.tokens.size());
+  std::vector<Position> ends(count, end);
+  if (count == 0 || prompt.text.size() > kMostRendered / count) return ends;
   ChatInput begin = chat;
   begin.add_generation_prompt = begin.continue_final_message = false;
   for (size_t i = count - 1; i > 0; --i) {
-    ends[i - 1] = ends[i];
     begin.messages.pop_back();
-    const auto text = render(model, begin);
-    if (!text.ok() || !std::string_view(prompt.text).starts_with(*text)) continue;
-    const TokenMatch match = match_prefix(model.text->tokenizer(), prompt.tokens, *text);
-    if (match.num_bytes < text->size()) continue;
-    ends[i - 1] = std::min(ends[i], static_cast<Position>(match.num_tokens));
+    end = std::min(end, end_within(model, begin, prompt).value_or(end));
+    ends[i - 1] = end;
   }
   return ends;
 }
@@ -98,7 +129,8 @@ Result<Turn> plan_turn(const ModelFacts& model, const HeldSession& held,
   Turn turn;
   std::vector<TokenId> all = held.tokens;
   all.insert(all.end(), held.pending.begin(), held.pending.end());
-  if (request.chat || (request.prompts.empty() && waits_for_answer(held))) {
+  const bool has_messages = request.chat && !request.chat->messages.empty();
+  if (has_messages || (request.prompts.empty() && waits_for_answer(held))) {
     if (model.text == nullptr) return model.text_status;
     CHORUS_RETURN_IF_ERROR(plan_chat(model, held, request.chat.value_or(ChatInput()), all, turn));
     return turn;
@@ -132,20 +164,19 @@ void finish_turn(HeldSession& held, const Turn& turn, const std::vector<TokenId>
     for (HeldMessage& each : held.messages) each.end = std::min(each.end, end);
     return;
   }
-  for (HeldMessage& each : held.messages) {  // what was consumed anew
-    if (each.end > std::max(turn.kept, turn.known)) each.end = static_cast<Position>(prompt_end);
-  }
-  for (size_t i = 0; i < turn.messages.size(); ++i) {
-    const Position own = turn.ends.empty() ? static_cast<Position>(prompt_end) : turn.ends[i];
-    held.messages.push_back({turn.messages[i], own});
-  }
+  for (const json::Value& each : turn.messages) held.messages.push_back({each, 0});
+  const size_t first = held.messages.size() - turn.ends.size();
+  for (size_t i = 0; i < turn.ends.size(); ++i) held.messages[first + i].end = turn.ends[i];
   if (!turn.is_chat || answer.empty()) return;
-  const bool goes_on = turn.messages.empty() && !held.messages.empty() && !waits_for_answer(held);
+  const bool is_last_answered = !held.messages.empty() && !waits_for_answer(held);
+  if (turn.goes_on || (turn.messages.empty() && is_last_answered)) {
+    HeldMessage& last = held.messages.back();
+    last = {with_more(last.message, answer), end};
+    return;
+  }
   json::Value message;
   message.set("role", "assistant");
-  message.set("content",
-              goes_on ? std::string(content_of(held.messages.back().message)) + answer : answer);
-  if (goes_on) held.messages.pop_back();
+  message.set("content", answer);
   held.messages.push_back({std::move(message), end});
 }
 

@@ -23,16 +23,18 @@ struct Turn {
   Position kept = 0;            // tokens of the context that stay; the rest is rewound
   std::vector<TokenId> tokens;  // behind them, one at least
   json::Array messages;         // that are new
-  std::vector<Position> ends;   // of each of them, in the context; empty: that of the prompt
+  std::vector<Position> ends;   // in the context, of these and of held ones before them, if any
   Position known = 0;           // up to here the context's tokens stay as they were, or come again
-  bool is_chat = false;         // an answer becomes a message
+  bool is_chat = false;         // an answer becomes a message,
+  bool goes_on = false;         // or a part of the last one
 };
 
-// The end of each message of a chat that is rendered as `prompt`: of what the template writes for
-// it and those before it, where that is how the whole text begins and a token ends there. Else the
-// next message's. All end together where finding out would take long.
+// The ends of the messages of a chat that is rendered as `prompt`, from number `first` on: of what
+// the template writes for each and those before it, where that is how the whole text begins and a
+// token ends there. Else the next message's. The last one ends with the prompt, so that what opens
+// its answer is there for another one. All end together where finding out would take long.
 std::vector<Position> message_ends(const ModelFacts& model, const ChatInput& chat,
-                                   const PromptTokens& prompt);
+                                   const PromptTokens& prompt, size_t first = 0);
 
 // Chats: the template is rendered over all messages, and what the session holds of that text stays
 // as it is, so that answers keep the tokens that were generated. Only where a template writes

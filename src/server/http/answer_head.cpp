@@ -39,6 +39,7 @@ constexpr Reason kReasons[] = {
     {501, "Not Implemented"},
     {503, "Service Unavailable"},
     {504, "Gateway Timeout"},
+    {507, "Insufficient Storage"},
     {505, "HTTP Version Not Supported"},
 };
 

@@ -123,7 +123,8 @@ void write_latencies(const Latencies& latencies, Writer& writer) {
   writer.text().histogram(latencies.step);
 }
 
-void write_sizes(const Latencies& sizes, Writer& writer) {
+void write_sizes(const EngineSnapshot& engine, Writer& writer) {
+  const Latencies& sizes = engine.latencies;
   const auto histogram = [&](const char* name, const char* help, const LatencyHistogram& counts) {
     writer.shared(name, kHistogram, help);
     writer.text().count_histogram(counts);
@@ -134,6 +135,7 @@ void write_sizes(const Latencies& sizes, Writer& writer) {
             sizes.generated_tokens);
   histogram("request_params_max_tokens", "Tokens that a generation may have at most.",
             sizes.max_new_tokens);
+  histogram("request_params_n", "Choices asked for, once for each prompt.", engine.num_choices);
 }
 
 }  // namespace
@@ -151,7 +153,7 @@ std::string ServerMetrics::text(const EngineSnapshot* engine,
     write_load(*engine, writer);
     write_counters(engine->metrics, writer);
     write_latencies(engine->latencies, writer);
-    write_sizes(engine->latencies, writer);
+    write_sizes(*engine, writer);
   }
   writer.ours("http_requests_total", kCounter,
               "HTTP requests that have ended, by status; 499: the client left first.");

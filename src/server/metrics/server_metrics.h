@@ -22,7 +22,8 @@ struct EngineSnapshot {
   RunnerMetrics metrics = {};
   Latencies latencies = {};
   int32_t block_size = 0;
-  int64_t queued_requests = 0;  // that wait in front of the engine
+  int64_t queued_requests = 0;        // that wait in front of the engine
+  LatencyHistogram num_choices = {};  // that requests ask for, once for each prompt
 };
 
 // Counts what the transport reports, and writes everything down. Thread: any, and nothing waits.

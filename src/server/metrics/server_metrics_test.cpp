@@ -137,6 +137,7 @@ Truth run_traffic(ModuleEngine& engine, EventLog& log, uint64_t seed) {
   engine.open().close();  // behind everything
   Truth truth(log.take());
   truth.samples["request_params_max_tokens"] = std::move(max_tokens);
+  truth.samples["request_params_n"] = {1, 2, 1, 128, 3};  // of requests, which engines do not know
   return truth;
 }
 
@@ -149,7 +150,9 @@ void check_traffic(uint64_t seed, bool vllm_names, double& preemptions, double& 
   RandomStream times(seed + 1000);
   engine.module.on_begin = [&] { clock.advance_ns(times.between(1'000, 2'000'000'000)); };
   const Truth truth = run_traffic(engine, *log, seed);
-  const EngineSnapshot snapshot = snapshot_of(*engine.runner);
+  EngineSnapshot snapshot = snapshot_of(*engine.runner);
+  snapshot.num_choices = LatencyHistogram(latency_marks::of_counts(512));
+  for (const int64_t n : truth.samples.at("request_params_n")) snapshot.num_choices.add(n);
   const ServerMetrics metrics({.model_name = "m", .vllm_names = vllm_names});
   PrometheusParser found;
   ASSERT_TRUE(found.parse(metrics.text(&snapshot, {}))) << found.error();
@@ -177,7 +180,7 @@ void check_traffic(uint64_t seed, bool vllm_names, double& preemptions, double& 
   expect("request_success_total", ends(FinishReason::kError), {{"finished_reason", "error"}});
   EXPECT_LE(at(Kind::kCached), at(Kind::kQueried));
   for (const auto& [name, samples] : truth.samples) expect_histogram(found, prefix + name, samples);
-  EXPECT_EQ(truth.samples.size(), 11u);
+  EXPECT_EQ(truth.samples.size(), 12u);
   preemptions += found.value(prefix + "num_preemptions_total");
   hits += found.value(prefix + "prefix_cache_hits_total");
 }

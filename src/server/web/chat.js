@@ -135,7 +135,7 @@ function findPlace(path) {
       if (at < 0 || isBusy(id)) continue;
       const end = session.held[at][1];
       const isTip = at === session.held.length - 1;
-      // Messages that were sent together end together: between them nothing can be cut.
+      // Messages that were sent together may end together: between them nothing can be cut.
       if (!isTip && session.held[at + 1][1] <= end) continue;
       if (!best || (isTip && !best.isTip)) best = {id, count: i + 1, end, isTip};
     }
