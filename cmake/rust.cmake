@@ -3,7 +3,8 @@
 #
 # Cargo's target folder is shared by all build folders of a source tree (and by several trees, if
 # CHORUS_CARGO_TARGET_DIR says so), since the crates take minutes to build and do not depend on the
-# flags of the C++ code. Each build folder takes a copy of the archive.
+# flags of the C++ code. Each build folder takes a copy of the archive. With CHORUS_FUZZ the crates
+# are built apart, as libFuzzer needs them: it is told which branches an input takes.
 
 include_guard(GLOBAL)
 
@@ -31,12 +32,27 @@ endif()
 
 set(rust_folder ${PROJECT_SOURCE_DIR}/rust)
 set(rust_archive ${PROJECT_BINARY_DIR}/rust/libchorus_text.a)
+if(CHORUS_FUZZ)
+  execute_process(COMMAND ${CHORUS_CARGO} -vV OUTPUT_VARIABLE version COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCH "host: ([^\n]+)" version "${version}")
+  # Naming the target keeps the flags away from build scripts, which do not link libFuzzer.
+  set(rust_profile --profile fuzz --target ${CMAKE_MATCH_1})
+  set(rust_output ${CMAKE_MATCH_1}/fuzz)
+  string(CONCAT rust_flags "-Cpasses=sancov-module"
+    " -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+    " -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares")
+  set(rust_environment ${CMAKE_COMMAND} -E env "RUSTFLAGS=${rust_flags}")
+else()
+  set(rust_profile --release)
+  set(rust_output release)
+  set(rust_environment)
+endif()
 file(GLOB rust_sources CONFIGURE_DEPENDS ${rust_folder}/src/*.rs)
 add_custom_command(OUTPUT ${rust_archive}
-  COMMAND ${CHORUS_CARGO} build --quiet --release --locked
+  COMMAND ${rust_environment} ${CHORUS_CARGO} build --quiet ${rust_profile} --locked
     --manifest-path ${rust_folder}/Cargo.toml --target-dir ${CHORUS_CARGO_TARGET_DIR}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/rust
-  COMMAND ${CMAKE_COMMAND} -E copy ${CHORUS_CARGO_TARGET_DIR}/release/libchorus_text.a ${rust_archive}
+  COMMAND ${CMAKE_COMMAND} -E copy ${CHORUS_CARGO_TARGET_DIR}/${rust_output}/libchorus_text.a ${rust_archive}
   # cargo leaves an archive alone that is up to date; the copy has to be newer than the sources.
   COMMAND ${CMAKE_COMMAND} -E touch ${rust_archive}
   DEPENDS ${rust_sources} ${rust_folder}/Cargo.toml ${rust_folder}/Cargo.lock

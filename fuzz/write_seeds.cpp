@@ -1,6 +1,6 @@
-// Writes seed inputs for the reader fuzzers: write_seeds FOLDER makes a folder in it for each of
-// gguf_reader_fuzz, hf_config_fuzz, program_reader_fuzz, safetensors_fuzz and session_fuzz. The
-// same build gives the same files.
+// Writes seed inputs for the fuzzers: write_seeds FOLDER makes a folder in it for each of
+// chat_template_fuzz, gguf_reader_fuzz, hf_config_fuzz, program_reader_fuzz, safetensors_fuzz and
+// session_fuzz. The same build gives the same files.
 #include <cstdio>
 #include <filesystem>
 #include <span>
@@ -27,6 +27,57 @@ bool write(const std::string& folder, const std::string& name, std::span<const s
   const Status status = write_file_atomically(folder + "/" + name, parts);
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.to_string().c_str());
   return status.ok();
+}
+
+bool write_text(const std::string& folder, const std::string& name, const std::string& text) {
+  return write(folder, name, std::as_bytes(std::span(text)));
+}
+
+// Texts, each with a zero byte behind it.
+std::string zero_ended(std::span<const std::string> texts) {
+  std::string all;
+  for (const std::string& text : texts) all += text + std::string(1, '\0');
+  return all;
+}
+
+// Templates after those of models in use, with the messages and variables that they ask for.
+bool write_chat_templates(const std::string& folder) {
+  const std::string chat = R"([{"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Name a fruit."}, {"role": "assistant", "content": "Plum"}])";
+  const std::string chatml[] = {
+      "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+      "{{ '<|im_start|>system\nBe brief<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
+      "message['role'] + '\n' + message['content'] | trim + '<|im_end|>' + '\n'}}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+      chat};
+  const std::string turns[] = {
+      "{{ bos_token }}{%- if messages[0].role == 'system' -%}{%- set first = "
+      "messages[0].content ~ '\n' -%}{%- set rest = messages[1:] -%}{%- else -%}{%- set first = '' "
+      "-%}{%- set rest = messages -%}{%- endif -%}{%- for m in rest -%}{%- if (m.role == 'user') "
+      "!= (loop.index0 % 2 == 0) -%}{{ raise_exception('roles take turns') }}{%- endif -%}"
+      "<turn>{{ m.role }}\n{% if loop.first %}{{ first }}{% endif %}{% generation %}"
+      "{{ m.content.strip().split('</think>')[-1].lstrip('\\n') }}{% endgeneration %}</turn>\n"
+      "{%- endfor -%}",
+      chat};
+  const std::string tools[] = {
+      "{%- macro part(c) -%}{%- if c is string -%}{{ c }}{%- elif c is not none -%}{%- for i in c "
+      "-%}{%- if i.type == 'text' -%}{{ i.text | e }}{%- else -%}{% continue %}{%- endif -%}"
+      "{%- endfor -%}{%- endif -%}{%- endmacro -%}{%- set ns = namespace(last=-1, all=[]) -%}"
+      "{%- for t in tools -%}{{ t | tojson(indent=2) }}{{ t.function.parameters | dictsort | "
+      "list }}{%- endfor -%}{%- for m in messages | reverse -%}{%- if m.role == 'user' and ns.last "
+      "< 0 -%}{%- set ns.last = loop.length - loop.revindex0 -%}{%- endif -%}{%- for call in "
+      "m.get('tool_calls', []) -%}{%- for k, v in call.function.arguments.items() -%}{{ k ~ '=' "
+      "~ v | tojson(ensure_ascii=true, separators=(',', ':')) }}{%- endfor -%}{%- endfor -%}"
+      "{{ part(m.content) }}{%- set ns.all = ns.all + [m.role] -%}{%- endfor -%}"
+      "{{ ns.all | join(', ') | upper }} {{ strftime_now('%d %b %Y') }} {{ 1.5e-7 * ns.last }} "
+      "{{ tools | selectattr('type', 'equalto', 'function') | map(attribute='type') | list }}",
+      R"([{"role": "user", "content": [{"type": "text", "text": "<é>"}, {"type": "image"}]},
+        {"role": "assistant", "content": null, "tool_calls":
+          [{"function": {"name": "f", "arguments": {"x": [1, 2.5, true, "\u00e9"]}}}]}])",
+      R"({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": {}}}}]})"};
+  return write_text(folder, "chatml", zero_ended(chatml)) &&
+         write_text(folder, "turns", zero_ended(turns)) &&
+         write_text(folder, "tools", zero_ended(tools));
 }
 
 bool write_gguf(const std::string& folder) {
@@ -66,10 +117,7 @@ bool write_hf_config(const std::string& folder) {
           "chat_template": [{"name": "default", "template": "{{ messages }}"}]})",
       R"({"pad_token": "<pad>", "unk_token": {"content": "<unk>"}})",
       R"({"chat_template": "{{ messages }}"})"};
-  std::string all;
-  for (const std::string& text : texts) all += text + std::string(1, '\0');
-  return write(folder, "config", std::as_bytes(std::span(texts[0]))) &&
-         write(folder, "all", std::as_bytes(std::span(all)));
+  return write_text(folder, "config", texts[0]) && write_text(folder, "all", zero_ended(texts));
 }
 
 bool write_program(const std::string& folder) {
@@ -141,6 +189,7 @@ int main(int argc, char** argv) {
   }
   const std::string folder = argv[1];
   const bool ok =
+      write_chat_templates(folder + "/chat_template_fuzz") &&
       write_gguf(folder + "/gguf_reader_fuzz") && write_hf_config(folder + "/hf_config_fuzz") &&
       write_program(folder + "/program_reader_fuzz") &&
       write_safetensors(folder + "/safetensors_fuzz") && write_sessions(folder + "/session_fuzz");

@@ -3,6 +3,7 @@
 use crate::error::{Code, Error, Result};
 use crate::limits::{run_limited, Limits, Stopped};
 use crate::python::{display, to_json, JsonStyle};
+use minijinja::machinery::{tokenize, Token};
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, ErrorKind, Output, State};
 use std::io::Write;
@@ -10,22 +11,63 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MAX_SOURCE_BYTES: usize = 4 << 20;
-/// Instructions of one rendering: some 100 per message for the longest templates in use, plus what
-/// loops over the contents need.
-const FUEL_BASE: u64 = 200_000;
-const FUEL_PER_INPUT_BYTE: u64 = 4;
-const MAX_FUEL: u64 = 4_000_000;
-const MAX_RECURSION: usize = 100;
-/// Bytes held at a time and bytes of output: a constant and a multiple of the input.
-const LIVE_BYTES_BASE: usize = 64 << 20;
-const LIVE_BYTES_PER_INPUT_BYTE: usize = 64;
-const OUTPUT_BYTES_BASE: usize = 1 << 20;
-const OUTPUT_BYTES_PER_INPUT_BYTE: usize = 8;
-const TIME: Duration = Duration::from_secs(5);
-const STACK_BYTES: usize = 256 << 20;
-
 const NAME: &str = "chat_template";
+
+/// ChorusTextTemplateLimits; ChatTemplateLimits of src/text/chat_template.h says what they mean.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct TemplateLimits {
+    source_bytes: u64,
+    tag_tokens: u64,
+    time_ms: u64,
+    steps: u64,
+    steps_per_byte: u64,
+    max_steps: u64,
+    recursion: u64,
+    live_bytes: u64,
+    live_bytes_per_byte: u64,
+    output_bytes: u64,
+    output_bytes_per_byte: u64,
+    stack_bytes: u64,
+}
+
+/// A constant and a multiple of the input.
+fn grown(base: u64, per_byte: u64, input_bytes: usize) -> u64 {
+    base.saturating_add(per_byte.saturating_mul(input_bytes as u64))
+}
+
+impl TemplateLimits {
+    fn fuel(&self, input_bytes: usize) -> u64 {
+        grown(self.steps, self.steps_per_byte, input_bytes).min(self.max_steps)
+    }
+
+    fn output(&self, input_bytes: usize) -> usize {
+        let bytes = grown(self.output_bytes, self.output_bytes_per_byte, input_bytes);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn of_run(&self, input_bytes: usize) -> Limits {
+        let live_bytes = grown(self.live_bytes, self.live_bytes_per_byte, input_bytes);
+        Limits {
+            live_bytes: i64::try_from(live_bytes).unwrap_or(i64::MAX),
+            time: Duration::from_millis(self.time_ms),
+            stack_bytes: self.stack_bytes as usize,
+        }
+    }
+
+    /// The error of a run that ended without a result.
+    fn exceeded(&self, why: Stopped) -> Error {
+        let message = match why {
+            Stopped::Memory => "rendering takes too much memory".into(),
+            Stopped::Time => {
+                let seconds = Duration::from_millis(self.time_ms).as_secs_f64();
+                format!("rendering takes longer than {seconds} s")
+            }
+            Stopped::NoThread(why) => format!("no thread to render on: {why}"),
+        };
+        Error::new(Code::ResourceExhausted, NAME, message)
+    }
+}
 
 #[derive(Clone)]
 pub struct RenderOptions {
@@ -43,6 +85,7 @@ pub struct RenderOptions {
 
 pub struct ChatTemplate {
     environment: Arc<Environment<'static>>,
+    limits: TemplateLimits,
     /// Set when a run had to be stopped; no other is started (see limits.rs).
     is_stopped: AtomicBool,
 }
@@ -140,11 +183,37 @@ fn without_generation_marks(source: &str) -> String {
     out
 }
 
-fn environment(source: String) -> std::result::Result<Environment<'static>, minijinja::Error> {
+/// An expression nests at most as deep as it has tokens; minijinja works on it recursively, and has a
+/// limit of its own for brackets and statements alone.
+fn check_tags(source: &str, limit: u64) -> std::result::Result<(), minijinja::Error> {
+    let mut count = 0;
+    let tokens = tokenize(source, false, Default::default(), Default::default());
+    for (token, span) in tokens.map_while(std::result::Result::ok) {
+        match token {
+            Token::VariableStart | Token::BlockStart => count = 0,
+            Token::TemplateData(_) => {}
+            _ => count += 1,
+        }
+        if count > limit {
+            let line = span.start_line;
+            return Err(minijinja::Error::new(
+                ErrorKind::SyntaxError,
+                format!("expected at most {limit} tokens in one tag, found more in line {line}"),
+            ));
+        }
+    }
+    Ok(()) // what is no token is the parser's to report
+}
+
+fn environment(
+    source: String,
+    limits: &TemplateLimits,
+) -> std::result::Result<Environment<'static>, minijinja::Error> {
+    check_tags(&source, limits.tag_tokens)?;
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
-    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_recursion_limit(limits.recursion as usize);
     environment.set_debug(false);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.set_formatter(|out: &mut Output, _: &State, value: &Value| {
@@ -185,15 +254,6 @@ impl Write for CappedOutput {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-fn stopped(stopped: Stopped) -> Error {
-    let message = match stopped {
-        Stopped::Memory => "rendering takes too much memory".into(),
-        Stopped::Time => format!("rendering takes longer than {} s", TIME.as_secs()),
-        Stopped::NoThread(why) => format!("no thread to render on: {why}"),
-    };
-    Error::new(Code::ResourceExhausted, NAME, message)
 }
 
 fn render_error(error: &minijinja::Error) -> Error {
@@ -295,28 +355,25 @@ fn render(
 }
 
 impl ChatTemplate {
-    pub fn new(source: &[u8]) -> Result<Self> {
+    pub fn new(source: &[u8], limits: &TemplateLimits) -> Result<Self> {
         let bad = |message: String| Error::new(Code::DataLoss, NAME, message);
-        if source.len() > MAX_SOURCE_BYTES {
-            return Err(bad(format!("longer than {MAX_SOURCE_BYTES} bytes")));
+        if source.len() as u64 > limits.source_bytes {
+            return Err(bad(format!("longer than {} bytes", limits.source_bytes)));
         }
         let source = String::from_utf8(source.to_vec());
         let source = source.map_err(|e| bad(e.utf8_error().to_string()))?;
-        let parsed = run_limited(Self::limits(source.len()), move || environment(source));
-        let environment = parsed.map_err(stopped)?.map_err(|e| bad(e.to_string()))?;
+        let limits = *limits;
+        let parsed = run_limited(limits.of_run(source.len()), move || {
+            environment(source, &limits)
+        });
+        let environment = parsed
+            .map_err(|why| limits.exceeded(why))?
+            .map_err(|e| bad(e.to_string()))?;
         Ok(ChatTemplate {
             environment: Arc::new(environment),
+            limits,
             is_stopped: AtomicBool::new(false),
         })
-    }
-
-    fn limits(input_bytes: usize) -> Limits {
-        let live_bytes = LIVE_BYTES_BASE + LIVE_BYTES_PER_INPUT_BYTE * input_bytes;
-        Limits {
-            live_bytes: live_bytes as i64,
-            time: TIME,
-            stack_bytes: STACK_BYTES,
-        }
     }
 
     /// `messages`: JSON text of an array.
@@ -326,19 +383,18 @@ impl ChatTemplate {
             return Err(Error::new(Code::ResourceExhausted, NAME, message));
         }
         let input_bytes = messages.len() + options.variables_json.len();
-        let fuel = FUEL_BASE + FUEL_PER_INPUT_BYTE * input_bytes as u64;
-        let max_output = OUTPUT_BYTES_BASE + OUTPUT_BYTES_PER_INPUT_BYTE * input_bytes;
+        let max_output = self.limits.output(input_bytes);
         let mut environment = (*self.environment).clone();
-        environment.set_fuel(Some(fuel.min(MAX_FUEL)));
+        environment.set_fuel(Some(self.limits.fuel(input_bytes)));
         let (messages, options) = (messages.to_owned(), options.clone());
-        let rendered = run_limited(Self::limits(input_bytes), move || {
+        let rendered = run_limited(self.limits.of_run(input_bytes), move || {
             render(&environment, &messages, &options, max_output)
         });
         rendered.unwrap_or_else(|why| {
             if !matches!(why, Stopped::NoThread(_)) {
                 self.is_stopped.store(true, Ordering::Relaxed);
             }
-            Err(stopped(why))
+            Err(self.limits.exceeded(why))
         })
     }
 }

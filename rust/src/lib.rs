@@ -14,7 +14,7 @@ mod scored;
 mod tokenizer;
 mod vocabulary;
 
-use chat_template::{ChatTemplate, RenderOptions};
+use chat_template::{ChatTemplate, RenderOptions, TemplateLimits};
 use error::{Code, Error, Result};
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -221,11 +221,12 @@ pub unsafe extern "C" fn chorus_text_tokenizer_encode(
 #[no_mangle]
 pub unsafe extern "C" fn chorus_text_template_create(
     source: Bytes,
+    limits: &TemplateLimits,
     out: &mut *mut ChatTemplate,
     error: &ErrorSink,
 ) -> i32 {
     guard(error, || {
-        *out = Box::into_raw(Box::new(ChatTemplate::new(source.get())?));
+        *out = Box::into_raw(Box::new(ChatTemplate::new(source.get(), limits)?));
         Ok(())
     })
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "text/detokenizer.h"
 #include "text/rust_border.h"
 
@@ -27,6 +28,27 @@ void append_json_string(std::string_view text, std::string& out) {
   out.push_back('"');
 }
 
+ChorusTextTemplateLimits border_limits(const ChatTemplateLimits& limits) {
+  const auto whole = [](int64_t value) {
+    CHORUS_CHECK(value >= 0);
+    return static_cast<uint64_t>(value);
+  };
+  return {
+      .source_bytes = whole(limits.source_bytes),
+      .tag_tokens = whole(limits.tag_tokens),
+      .time_ms = whole(limits.time_ms),
+      .steps = whole(limits.steps),
+      .steps_per_byte = whole(limits.steps_per_byte),
+      .max_steps = whole(limits.max_steps),
+      .recursion = whole(limits.recursion),
+      .live_bytes = whole(limits.live_bytes),
+      .live_bytes_per_byte = whole(limits.live_bytes_per_byte),
+      .output_bytes = whole(limits.output_bytes),
+      .output_bytes_per_byte = whole(limits.output_bytes_per_byte),
+      .stack_bytes = whole(limits.stack_bytes),
+  };
+}
+
 }  // namespace
 
 void ChatTemplate::Deleter::operator()(ChorusTextTemplate* chat_template) const {
@@ -37,11 +59,13 @@ ChatTemplate::ChatTemplate(Handle handle) : handle_(std::move(handle)) {}
 
 ChatTemplate::~ChatTemplate() = default;
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::create(std::string_view source) {
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::create(std::string_view source,
+                                                           const ChatTemplateLimits& limits) {
+  const ChorusTextTemplateLimits view = border_limits(limits);
   ChorusTextTemplate* created = nullptr;
   BorderError error;
-  CHORUS_RETURN_IF_ERROR(
-      error.status(chorus_text_template_create(border_bytes(source), &created, error.sink())));
+  CHORUS_RETURN_IF_ERROR(error.status(
+      chorus_text_template_create(border_bytes(source), &view, &created, error.sink())));
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(Handle(created)));
 }
 

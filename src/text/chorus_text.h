@@ -64,6 +64,22 @@ struct ChorusTextPieces {
   int32_t space_rule;
 };
 
+// ChatTemplateLimits of text/chat_template.h.
+struct ChorusTextTemplateLimits {
+  uint64_t source_bytes;
+  uint64_t tag_tokens;
+  uint64_t time_ms;
+  uint64_t steps;
+  uint64_t steps_per_byte;
+  uint64_t max_steps;
+  uint64_t recursion;
+  uint64_t live_bytes;
+  uint64_t live_bytes_per_byte;
+  uint64_t output_bytes;
+  uint64_t output_bytes_per_byte;
+  uint64_t stack_bytes;
+};
+
 struct ChorusTextRenderOptions {
   bool add_generation_prompt;
   bool has_now;
@@ -86,8 +102,8 @@ int32_t chorus_text_tokenizer_encode(const ChorusTextTokenizer* tokenizer, Choru
                                      bool parse_special, bool add_special, bool refuse_lossy,
                                      const ChorusTextSink* ids, const ChorusTextErrorSink* error);
 
-int32_t chorus_text_template_create(ChorusTextBytes source, ChorusTextTemplate** out,
-                                    const ChorusTextErrorSink* error);
+int32_t chorus_text_template_create(ChorusTextBytes source, const ChorusTextTemplateLimits* limits,
+                                    ChorusTextTemplate** out, const ChorusTextErrorSink* error);
 void chorus_text_template_destroy(ChorusTextTemplate* chat_template);
 
 // output: char.
