@@ -309,6 +309,38 @@ TEST_F(SessionsTest, SavedOnesComeBackWithTheirMessages) {
   EXPECT_EQ(generate(loaded.text("id"), members).at("choices.0.token_ids").dump(), answer);
 }
 
+// Several choices in a session are forks of it, as what refuses `n` says.
+TEST_F(SessionsTest, ForksOfALoadedOneGoOnWithTheBitsOfThoseOfTheSavedOne) {
+  const std::string id = open(R"("prompt":[10,11,12,13,14])");
+  generate(id, std::string(R"("prompt":[20],"max_tokens":4,)") + kDraws);
+  EXPECT_EQ(service_.post("/v1/sessions/" + id + "/save", R"({"name":"tree"})").status, 200);
+  const auto choice_of = [&](const std::string& session, int seed) {
+    const std::string fork = service_.post("/v1/sessions/" + session + "/fork", "").text("id");
+    const Reply reply = generate(
+        fork, R"("prompt":[21],"max_tokens":8,"temperature":1.5,"ignore_eos":true,"logprobs":3,)"
+              R"("return_token_ids":true,"seed":)" +
+                  std::to_string(seed));
+    EXPECT_EQ(reply.status, 200) << reply.body.dump();
+    EXPECT_EQ(service_.call("DELETE", "/v1/sessions/" + fork).status, 200);
+    return reply.at("choices").dump();
+  };
+  const std::string choices[] = {choice_of(id, 7), choice_of(id, 8)};
+  EXPECT_NE(choices[0], choices[1]);
+  for (const char* recompute : {"false", "true"}) {
+    const std::string loaded = service_
+                                   .post("/v1/sessions/load", R"({"name":"tree","recompute":)" +
+                                                                  std::string(recompute) + "}")
+                                   .text("id");
+    for (const std::string& session : {id, loaded}) {
+      const Reply refused = generate(session, R"("prompt":[21],"n":2)");
+      EXPECT_EQ(refused.status, 400);
+      EXPECT_NE(refused.text("error.message").find("fork it for more"), std::string::npos);
+    }
+    EXPECT_EQ(choice_of(loaded, 7), choices[0]) << "recompute: " << recompute;
+    EXPECT_EQ(choice_of(loaded, 8), choices[1]) << "recompute: " << recompute;
+  }
+}
+
 TEST_F(SessionsTest, EmptyOnesAreSavedToo) {
   const std::string id = open("");
   EXPECT_EQ(service_.post("/v1/sessions/" + id + "/save", R"({"name":"empty"})").status, 200);
