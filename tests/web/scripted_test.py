@@ -448,6 +448,8 @@ class Scripted(PageCase):
             for selector in ("body", ".message.user .body", ".message.assistant p", ".usage", ".about",
                              ".hint", "#send", ".note.error", "button.quiet", "pre code", "#context",
                              ".toggle[aria-expanded=true]", ".usage .way", "figcaption"):
+                # What the page asks the server for again and again is not there at every moment.
+                page.wait(f"document.querySelector({json.dumps(selector)}) !== null")
                 text, paper = colours(page, selector)
                 light, dim = sorted((luminance(text), luminance(paper)), reverse=True)
                 self.assertGreaterEqual((light + 0.05) / (dim + 0.05), 4.5, (selector, dark))
