@@ -43,7 +43,7 @@ class OnEveryServer:
     def long_answer(self, page):
         """Begins an answer that goes on for long."""
         self.begin_long()
-        self.set_parameters(page, max_tokens=400, more='{"ignore_eos": true}')
+        self.set_parameters(page, max_tokens=900, more='{"ignore_eos": true}')
         self.say(page, "Count to four hundred.", wait=False)
         page.wait(f"{LAST}.querySelector('.body').innerText.length > 10", 60)
 
