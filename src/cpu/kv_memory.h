@@ -31,7 +31,8 @@ class KvMemory {
     std::byte* v = nullptr;
   };
 
-  // Requires: is_block_size(block_size); one entry of num_blocks per group, each >= 0.
+  // Requires: is_block_size(block_size); one entry of num_blocks per group, each >= 0 and of fewer
+  // than 2^31 cells.
   // Errors: kResourceExhausted when the address space cannot be reserved.
   static Result<KvMemory> create(const Graph& graph, KvType type, int32_t block_size,
                                  std::span<const int32_t> num_blocks);

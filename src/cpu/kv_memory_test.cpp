@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(KvMemory, EveryType,
 TEST(KvMemory, WhatNoMachineHasIsRefused) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
   for (const int32_t block_size : {1, 16, 512, kMost / 16 * 16}) {
-    const int32_t num_blocks[] = {kMost, kMost};
+    const int32_t num_blocks[] = {kMost / block_size, kMost / block_size};
     Graph graph = two_groups();
     for (KvLayer& layer : graph.kv_layers) {
       layer.num_kv_heads = 1 << 20;
