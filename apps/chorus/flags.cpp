@@ -60,6 +60,10 @@ void EngineFlags::declare(CommandLine& line) {
             "sessions that decode in one step (default: 32, or serve's --max-running if more)");
   line.flag("--target-step-ms", target_step_ms_, "N",
             "how long a step takes on prompt tokens while others decode (default: 100)");
+  line.flag("--priority-age-ms", priority_age_ms_, "N",
+            "waiting that counts as much as a priority higher by one (default: 30000)");
+  line.flag("--shortest-first-ms", shortest_first_ms_, "N",
+            "for each token of a request it stands as if it had come so much later (default: 0)");
   line.flag("--context", context_, "N",
             "tokens per session (default: the model's, as far as memory allows)");
   line.flag("--kv-memory", kv_memory_, "SIZE",
@@ -109,6 +113,10 @@ Result<EngineOptions> EngineFlags::parse(const CommonFlags& common) const {
                                     options.max_decode_sequences));
   CHORUS_RETURN_IF_ERROR(
       read_count("--target-step-ms", target_step_ms_, 1, kMaxCount, options.target_step_ms));
+  CHORUS_RETURN_IF_ERROR(
+      read_count("--priority-age-ms", priority_age_ms_, 1, kMaxCount, options.priority_age_ms));
+  CHORUS_RETURN_IF_ERROR(read_count("--shortest-first-ms", shortest_first_ms_, 0, kMaxCount,
+                                    options.shortest_first_ms));
   CHORUS_RETURN_IF_ERROR(read_count("--context", context_, 1, kMaxCount, options.context));
   CHORUS_RETURN_IF_ERROR(read_count("--kv-blocks", kv_blocks_, 1, kMaxCount, options.kv_blocks));
   if (!kv_memory_.empty()) {

@@ -41,7 +41,7 @@ class EngineFlags {
  private:
   std::string activations_, kv_type_, kv_layout_, block_size_, context_;
   std::string kv_memory_, kv_blocks_, max_sessions_, max_batch_tokens_, prefill_chunk_,
-      max_decode_sequences_, target_step_ms_;
+      max_decode_sequences_, target_step_ms_, priority_age_ms_, shortest_first_ms_;
   bool exact_ = false;
   bool no_prefix_cache_ = false;
 };

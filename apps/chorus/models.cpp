@@ -40,7 +40,8 @@ Status with_flags(const Status& status) {
   std::string message = status.message();
   for (const std::string name :
        {"threads", "kv_layout", "block_size", "context", "kv_blocks", "max_sessions",
-        "max_batch_tokens", "max_decode_sequences", "prefill_chunk", "target_step_ms"}) {
+        "max_batch_tokens", "max_decode_sequences", "prefill_chunk", "target_step_ms",
+        "priority_age_ms", "shortest_first_ms"}) {
     std::string flag = "--" + name;
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (field == name) field = flag;
@@ -152,6 +153,8 @@ json::Value engine_json(const EngineSettings& settings) {
   value.set("prefill_chunk", settings.prefill_chunk);
   value.set("max_decode_sequences", settings.max_decode_sequences);
   value.set("target_step_ms", settings.target_step_ms);
+  value.set("priority_age_ms", settings.priority_age_ms);
+  value.set("shortest_first_ms", settings.shortest_first_ms);
   value.set("prefix_cache", settings.prefix_cache);
   return value;
 }

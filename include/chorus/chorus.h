@@ -73,6 +73,8 @@ typedef struct chorus_engine_options {
   int32_t f32_activations;       // not 0: exact activations in place of int8 ones, slow
   int32_t f32_kv;                // not 0: K and V as f32 in place of bf16
   const char* force_isa;         // "generic", "avx512"; default: the best of this processor
+  int32_t priority_age_ms;       // of waiting, worth a priority higher by one; default: 30000
+  int32_t shortest_first_ms;  // so much later per token, so that short ones go first; default: off
 } chorus_engine_options;
 
 // What the options came to. Strings live as long as the engine.
@@ -89,6 +91,8 @@ typedef struct chorus_engine_settings {
   int32_t vocabulary;  // tokens are in [0, vocabulary)
   int64_t kv_bytes;
   const char* isa;
+  int32_t priority_age_ms;
+  int32_t shortest_first_ms;  // 0: off
 } chorus_engine_settings;
 
 // A quantile is the smallest latency that so many do not exceed, to within 1/32. All 0 where count

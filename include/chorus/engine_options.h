@@ -46,6 +46,8 @@ struct EngineOptions {
   int32_t prefill_chunk = 0;         // default: 512
   int32_t max_decode_sequences = 0;  // default: 32
   int32_t target_step_ms = 0;        // default: 100
+  int32_t priority_age_ms = 0;       // as in RunnerOptions; default: 30000
+  int32_t shortest_first_ms = 0;     // as in RunnerOptions; default: off
   bool prefix_cache = true;          // equal prefixes of prompts share their KV
   // Told of everything that happens (chorus/engine/event_log.h). Owners: the caller and the engine.
   std::shared_ptr<EventLog> event_log = nullptr;
@@ -68,6 +70,8 @@ struct EngineSettings {
   int32_t prefill_chunk = 0;
   int32_t max_decode_sequences = 0;
   int32_t target_step_ms = 0;
+  int32_t priority_age_ms = 0;
+  int32_t shortest_first_ms = 0;  // 0: off
   bool prefix_cache = false;
 };
 

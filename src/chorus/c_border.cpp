@@ -95,6 +95,9 @@ Result<EngineOptions> engine_options(const chorus_engine_options* given) {
   CHORUS_RETURN_IF_ERROR(
       read("max_decode_sequences", from.max_decode_sequences, options.max_decode_sequences));
   CHORUS_RETURN_IF_ERROR(read("target_step_ms", from.target_step_ms, options.target_step_ms));
+  CHORUS_RETURN_IF_ERROR(read("priority_age_ms", from.priority_age_ms, options.priority_age_ms));
+  CHORUS_RETURN_IF_ERROR(
+      read("shortest_first_ms", from.shortest_first_ms, options.shortest_first_ms));
   options.prefix_cache = from.no_prefix_cache == 0;
   if (from.f32_activations != 0) options.activations = Activations::kF32;
   if (from.f32_kv != 0) options.kv_type = KvType::kF32;

@@ -120,6 +120,8 @@ Status get_settings(const chorus_engine* engine, chorus_engine_settings* out) no
   settings.prefill_chunk = from.prefill_chunk;
   settings.max_decode_sequences = from.max_decode_sequences;
   settings.target_step_ms = from.target_step_ms;
+  settings.priority_age_ms = from.priority_age_ms;
+  settings.shortest_first_ms = from.shortest_first_ms;
   settings.vocabulary = engine->engine->runner().effective().executor.vocabulary;
   settings.kv_bytes = from.kv_bytes;
   settings.isa = chorus::isa_name(from.isa).data();  // a literal

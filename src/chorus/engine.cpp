@@ -231,12 +231,17 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Program> pr
   runner.max_batch_tokens = settings.max_batch_tokens;
   runner.max_decode_sequences = settings.max_decode_sequences;
   runner.target_step_ms = options.target_step_ms;
+  runner.priority_age_ms = options.priority_age_ms;
+  runner.shortest_first_ms = options.shortest_first_ms;
   runner.prefix_cache = options.prefix_cache;
   runner.event_log = options.event_log;
   runner.prefill_chunk = settings.prefill_chunk;
   CHORUS_ASSIGN_OR_RETURN(engine->runner_, Runner::create(std::move(executor), runner, clock));
-  engine->settings_.target_step_ms = engine->runner_->effective().target_step_ms;
-  engine->settings_.prefix_cache = engine->runner_->effective().prefix_cache;
+  const EffectiveOptions& effective = engine->runner_->effective();
+  settings.target_step_ms = effective.target_step_ms;
+  settings.priority_age_ms = effective.priority_age_ms;
+  settings.shortest_first_ms = effective.shortest_first_ms;
+  settings.prefix_cache = effective.prefix_cache;
   return engine;
 }
 

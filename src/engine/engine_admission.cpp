@@ -12,28 +12,30 @@ namespace {
 constexpr int32_t kMaxOvertakes = 16;
 constexpr int32_t kMaxPassedOver = 8;
 
-// The order of both lists.
-bool is_before(const SessionRecord* a, const SessionRecord* b) {
-  const GenerationState& x = *a->live->state;
-  const GenerationState& y = *b->live->state;
-  if (x.options().priority != y.options().priority)
-    return x.options().priority > y.options().priority;
-  return x.number() < y.number();
-}
-
-void insert_in_order(std::vector<SessionRecord*>& list, SessionRecord& record) {
-  list.insert(std::upper_bound(list.begin(), list.end(), &record, is_before), &record);
-}
-
 bool is_running(const SessionRecord& record) {
   return record.live.has_value() && record.live->is_running;
 }
 
-bool has_lower_priority(const SessionRecord& a, const SessionRecord& b) {
-  return a.live->state->options().priority < b.live->state->options().priority;
+}  // namespace
+
+void EngineLoop::insert_in_order(std::vector<SessionRecord*>& list, SessionRecord& record) {
+  const auto is_before = [&](const SessionRecord* a, const SessionRecord* b) {
+    return order_.is_before(a->live->standing, b->live->standing);
+  };
+  list.insert(std::upper_bound(list.begin(), list.end(), &record, is_before), &record);
 }
 
-}  // namespace
+bool EngineLoop::gives_way(const SessionRecord& running, const SessionRecord& waiting) const {
+  return order_.gives_way(running.live->standing, waiting.live->standing);
+}
+
+// Of the running ones, or null.
+SessionRecord* EngineLoop::last_that_gives_way(const SessionRecord& waiting) const {
+  const auto found =
+      std::find_if(running_.rbegin(), running_.rend(),
+                   [&](const SessionRecord* running) { return gives_way(*running, waiting); });
+  return found == running_.rend() ? nullptr : *found;
+}
 
 void EngineLoop::wait_in_line(SessionRecord& record) { insert_in_order(waiting_, record); }
 
@@ -123,8 +125,8 @@ bool EngineLoop::make_room(const SessionRecord& record) {
       return false;
     } else if (SessionRecord* paused = paused_victim(1)) {
       preempt(*paused);
-    } else if (has_lower_priority(*running_.back(), record)) {
-      preempt(*running_.back());
+    } else if (SessionRecord* lower = last_that_gives_way(record)) {
+      preempt(*lower);
     } else if (SessionRecord* sharing = idle_victim(0, &record)) {
       evict(*sharing);
     } else {
@@ -138,23 +140,23 @@ bool EngineLoop::make_room(const SessionRecord& record) {
 
 // Whether `record` fits once all who have to give way for it have done so.
 bool EngineLoop::would_fit(const SessionRecord& record) const {
-  const auto gives_way = [&](const SessionRecord& other) {
-    return !is_running(other) || other.live->is_paused || has_lower_priority(other, record);
+  const auto yields = [&](const SessionRecord& other) {
+    return !is_running(other) || other.live->is_paused || gives_way(other, record);
   };
   // Then it has the pool to itself, where what growth() says of it is too much by a block.
   if (std::all_of(running_.begin(), running_.end(),
-                  [&](const SessionRecord* other) { return gives_way(*other); }))
+                  [&](const SessionRecord* other) { return yields(*other); }))
     return true;
   std::vector<SessionId> yielding;
   for (const auto& [id, other] : by_id_) {
-    if (other != &record && gives_way(*other)) yielding.push_back(id);
+    if (other != &record && yields(*other)) yielding.push_back(id);
   }
   const KvCapacity& capacity = port_.options.capacity;
   for (size_t i = 0; i < capacity.groups.size(); ++i) {
     const auto group = static_cast<int32_t>(i);
     int64_t needed = growth(capacity.groups[i], record);
     for (const SessionRecord* other : running_) {
-      if (!gives_way(*other)) needed += growth(capacity.groups[i], *other);
+      if (!yields(*other)) needed += growth(capacity.groups[i], *other);
     }
     if (needed > executor_.available_blocks(group) + executor_.releasable_blocks(yielding, group))
       return false;

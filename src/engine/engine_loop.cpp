@@ -24,7 +24,8 @@ EngineLoop::EngineLoop(Executor& executor, std::unique_ptr<DecodeFirstScheduler>
       scheduler_(std::move(scheduler)),
       port_(port),
       seed_(seed),
-      pacer_(int64_t{port.options.target_step_ms} * 1'000'000) {}
+      pacer_(int64_t{port.options.target_step_ms} * 1'000'000),
+      order_(port.options.priority_age_ms, port.options.shortest_first_ms) {}
 
 Status EngineLoop::initialize() {
   CHORUS_RETURN_IF_ERROR(executor_.initialize());
@@ -206,6 +207,11 @@ void EngineLoop::handle(StartCommand& command) {
   generation.next_score =
       std::max(generation.prompt_begin, options.score_from.value_or(BatchInput::kNoScores));
   generation.max_new_tokens = options.max_new_tokens;
+  generation.standing = {
+      .priority = options.priority,
+      .arrived_ns = generation.state->submitted_ns(),
+      .tokens = static_cast<int64_t>(generation.prompt.size()) + options.max_new_tokens,
+      .number = generation.state->number()};
   generation.seed = options.seed.value_or(
       random_bits(seed_, options.sampling.choice, generation.state->number()));
   if (options.deadline_ns.has_value())

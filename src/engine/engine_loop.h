@@ -27,7 +27,7 @@ namespace chorus {
 // KV blocks are over-committed. A generation is admitted when its prompt and one token fit beside
 // what the running ones still need for theirs; where blocks run out later, they are taken from idle
 // sessions (least recently used first), then from generations that wait for their reader, then from
-// running ones (lowest priority first, then newest). The first that runs is never a victim, so
+// running ones (the last of QueueOrder first). The first that runs is never a victim, so
 // there is always progress.
 //
 // A suspended session has no place in the executor, and its generation is passed over in waiting_
@@ -93,6 +93,9 @@ class EngineLoop {
   void give_up_blocks(SessionRecord& record);
   void evict(SessionRecord& record);
   void preempt(SessionRecord& record);
+  void insert_in_order(std::vector<SessionRecord*>& list, SessionRecord& record);
+  bool gives_way(const SessionRecord& running, const SessionRecord& waiting) const;
+  SessionRecord* last_that_gives_way(const SessionRecord& waiting) const;
   void wait_in_line(SessionRecord& record);
   void end_overdue();
   int64_t time_to_deadline() const;
@@ -159,9 +162,10 @@ class EngineLoop {
   EnginePort& port_;
   const uint64_t seed_;
   StepPacer pacer_;
+  const QueueOrder order_;
   std::unordered_map<uint64_t, SessionRecord> sessions_;  // by key
   std::unordered_map<SessionId, SessionRecord*> by_id_;
-  // Both in order of priority, then of submission.
+  // Both in order_.
   std::vector<SessionRecord*> running_;
   std::vector<SessionRecord*> waiting_;
   uint64_t next_use_ = 1;

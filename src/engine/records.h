@@ -8,6 +8,7 @@
 
 #include "engine/generation_state.h"
 #include "engine/port.h"
+#include "engine/queue_order.h"
 
 namespace chorus {
 
@@ -23,6 +24,7 @@ struct LiveGeneration {
   };
 
   std::shared_ptr<GenerationState> state;
+  Standing standing;
   std::vector<TokenId> prompt;                         // the tokens given
   std::shared_ptr<const std::vector<TokenId>> tokens;  // what is fed before the next decode
   std::shared_ptr<std::vector<TokenId>> next_token;    // [1], the input of each decode

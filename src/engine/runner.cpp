@@ -17,6 +17,7 @@ namespace {
 
 constexpr int32_t kDefaultUnreadTokens = 1024;
 constexpr int32_t kDefaultStepMs = 100;
+constexpr int32_t kDefaultPriorityAgeMs = 30'000;
 
 Result<int32_t> positive_or(const char* field, int32_t given, int32_t otherwise) {
   if (given < 0)
@@ -52,6 +53,11 @@ Result<EffectiveOptions> derive(const RunnerOptions& options, const ExecutorInfo
       positive_or("max_unread_tokens", options.max_unread_tokens, kDefaultUnreadTokens));
   CHORUS_ASSIGN_OR_RETURN(effective.target_step_ms,
                           positive_or("target_step_ms", options.target_step_ms, kDefaultStepMs));
+  CHORUS_ASSIGN_OR_RETURN(
+      effective.priority_age_ms,
+      positive_or("priority_age_ms", options.priority_age_ms, kDefaultPriorityAgeMs));
+  CHORUS_ASSIGN_OR_RETURN(effective.shortest_first_ms,
+                          positive_or("shortest_first_ms", options.shortest_first_ms, 0));
   effective.prefix_cache = options.prefix_cache && info.has_prefix_index;
   effective.executor = info;
   return effective;

@@ -207,6 +207,62 @@ TEST(RunnerStepped, AScoreIsNotRepeatedAfterAPreemption) {
   EXPECT_EQ(scores.tokens.size(), 9u);
 }
 
+// The pool has room for one at a time. Urgent ones come without end, the next before the last one
+// has ended.
+TEST(RunnerStepped, AFlowOfHighPrioritiesKeepsNobodyWaitingForEver) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  for (const int32_t age_ms : {10'000, 1'000'000}) {
+    SCOPED_TRACE(age_ms);
+    SteppedEngine engine({.max_sessions = 40, .block_size = 4, .num_blocks = 8},
+                         {.priority_age_ms = age_ms});
+    GenerationOptions urgent = up_to(4);
+    urgent.priority = 2;
+    std::vector<Session> sessions;
+    std::vector<GenerationHandle> flow;
+    const auto add_urgent = [&] {
+      sessions.push_back(engine.open());
+      flow.push_back(start(sessions.back(), Tokens(20, 2), urgent));
+    };
+    add_urgent();
+    Session low = engine.open();
+    const GenerationHandle patient = start(low, Tokens(20, 1), up_to(4));
+    int64_t seconds = 0;
+    for (; seconds < 36 && !patient.finish_reason(); ++seconds) {
+      engine.clock.advance_ns(kSecond);
+      add_urgent();
+      flow[flow.size() - 2].wait();
+    }
+    if (age_ms == 10'000) {
+      EXPECT_GE(seconds, 20);
+      EXPECT_LE(seconds, 23) << "a difference of two is worth 20 seconds";
+      EXPECT_EQ(read_all(patient).tokens, continuation(Tokens(20, 1), 4));
+    } else {
+      EXPECT_EQ(patient.finish_reason(), std::nullopt);
+    }
+  }
+}
+
+TEST(RunnerStepped, ShortOnesGoFirstWhereThatIsAsked) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  for (const int32_t per_token : {0, 100}) {
+    SCOPED_TRACE(per_token);
+    SteppedEngine engine({.block_size = 4, .num_blocks = 8}, {.shortest_first_ms = per_token});
+    Session sessions[] = {engine.open(), engine.open(), engine.open()};
+    const GenerationHandle running = start(sessions[0], Tokens(20, 1), up_to(6));
+    engine.turns(1);
+    const GenerationHandle longer = start(sessions[1], Tokens(22, 2), up_to(8));
+    engine.clock.advance_ns(kSecond);
+    const GenerationHandle shorter = start(sessions[2], Tokens(17, 3), up_to(2));
+    running.wait();
+    EXPECT_EQ(running.metrics().preemptions, 0);
+    while (!longer.finish_reason() && !shorter.finish_reason()) engine.turns(1);
+    EXPECT_EQ(shorter.finish_reason().has_value(), per_token > 0);
+    EXPECT_EQ(longer.finish_reason().has_value(), per_token == 0);
+    EXPECT_EQ(read_all(longer).tokens, continuation(Tokens(22, 2), 8));
+    EXPECT_EQ(read_all(shorter).tokens, continuation(Tokens(17, 3), 2));
+  }
+}
+
 // None of the two would free a block by itself, and nobody reads.
 TEST(RunnerStepped, AReaderThatSleepsGivesUpBlocksThatItShares) {
   SteppedEngine engine({.block_size = 4, .num_blocks = 8}, {.max_unread_tokens = 2});

@@ -88,6 +88,8 @@ class SchemaTest(CliTest):
             "prefill_chunk": 24,
             "max_decode_sequences": 4,
             "target_step_ms": 70,
+            "priority_age_ms": 900,
+            "shortest_first_ms": 3,
             "context": 200,
             "kv_blocks": 40,
             "block_size": 16,

@@ -35,6 +35,8 @@ RunnerOptions make_runner(RandomStream& random, int32_t max_sessions) {
   options.max_queued_generations = static_cast<int32_t>(random.between(1, max_sessions));
   options.max_unread_tokens = static_cast<int32_t>(random.between(1, 12));
   options.target_step_ms = static_cast<int32_t>(random.between(1, 60));
+  options.priority_age_ms = static_cast<int32_t>(random.between(1, 60));
+  options.shortest_first_ms = static_cast<int32_t>(random.below(3));
   options.seed = random.next();
   return options;
 }

@@ -26,6 +26,12 @@ struct RunnerOptions {
   // While anyone decodes, a step takes on prompt tokens so that it lasts about so long. Default:
   // 100.
   int32_t target_step_ms = 0;
+  // After so long of waiting, a generation stands as one of a priority higher by one does that has
+  // just come: no flow of higher ones keeps it waiting for ever. Default: 30000.
+  int32_t priority_age_ms = 0;
+  // Not 0: a generation stands as if it had come so much later for every token that it brings and
+  // may generate, so that short ones go first, and the time that a long one may lose is bounded.
+  int32_t shortest_first_ms = 0;
   // Told of everything that happens. Unset: nobody. Owners: the caller and the Runner.
   std::shared_ptr<EventLog> event_log = nullptr;
   bool prefix_cache = true;  // sessions of one salt share the KV of equal prefixes
@@ -33,7 +39,7 @@ struct RunnerOptions {
   std::optional<uint64_t> seed = {};
 };
 
-// The limits in force, none of them 0.
+// What is in force.
 struct EffectiveOptions {
   int32_t max_batch_tokens = 0;
   int32_t max_decode_sequences = 0;
@@ -41,7 +47,9 @@ struct EffectiveOptions {
   int32_t max_queued_generations = 0;
   int32_t max_unread_tokens = 0;
   int32_t target_step_ms = 0;
-  bool prefix_cache = false;  // asked for, and the executor has one
+  int32_t priority_age_ms = 0;
+  int32_t shortest_first_ms = 0;  // 0: off
+  bool prefix_cache = false;      // asked for, and the executor has one
   ExecutorInfo executor;
   KvCapacity capacity;  // of the executor's pools
 };
@@ -56,8 +64,8 @@ struct GenerationOptions {
   // Prompt tokens at this position of the session and later are scored. The first token of a
   // session cannot be.
   std::optional<Position> score_from = {};
-  // Of two generations that want the same blocks, the one of higher priority has them; ties go to
-  // the one submitted first.
+  // Of two generations that want the same blocks, the one of higher priority has them, within
+  // RunnerOptions::priority_age_ms; ties go to the one that came first.
   int32_t priority = 0;
   // When what it answers came, by the runner's clock, if it waited somewhere before it was
   // submitted: its deadline and all times from its submission count from then. Unset: the call.

@@ -55,6 +55,7 @@ Result<AcceptedRequest> accept_common(const Core& core, const Call& call,
   accepted.stream = request.stream;
   accepted.include_usage = request.include_usage;
   accepted.priority = fields.priority;
+  accepted.arrived_ns = call.arrived_ns;
   if (fields.deadline_ms) accepted.deadline_ns = call.arrived_ns + *fields.deadline_ms * 1'000'000;
   return accepted;
 }
@@ -203,6 +204,7 @@ AcceptedRequest accept_append(Core& core, const Call& call, std::shared_ptr<Take
   accepted.ticket = call.ticket;
   accepted.head.model = core.options.models[0];
   accepted.answers_with_session = true;
+  accepted.arrived_ns = call.arrived_ns;
   PlannedPrompt& planned = accepted.prompts.emplace_back();
   planned.plan.tokens = turn.tokens;
   planned.plan.options.max_new_tokens = 0;

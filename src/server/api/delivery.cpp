@@ -74,8 +74,9 @@ bool Delivery::take_submitted() {
 }
 
 void Delivery::wait_in_line(std::unique_ptr<LiveRequest> request) {
-  const auto place = std::find_if(waiting_.begin(), waiting_.end(),
-                                  [&](const auto& other) { return request->goes_before(*other); });
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
+    return order_.is_before(request->standing(), other->standing());
+  });
   waiting_.insert(place, std::move(request));
 }
 
@@ -89,12 +90,13 @@ bool Delivery::has_place_for(const LiveRequest& next, size_t num_running, size_t
 std::vector<LiveRequest*> Delivery::victims_for(const LiveRequest& next, size_t num_held) const {
   std::vector<LiveRequest*> lower;
   for (const auto& request : running_) {
-    if (request->can_give_way() && request->priority() < next.priority()) {
+    if (request->can_give_way() && order_.gives_way(request->standing(), next.standing())) {
       lower.push_back(request.get());
     }
   }
-  std::sort(lower.begin(), lower.end(),
-            [](const LiveRequest* a, const LiveRequest* b) { return b->goes_before(*a); });
+  std::sort(lower.begin(), lower.end(), [&](const LiveRequest* a, const LiveRequest* b) {
+    return order_.is_before(b->standing(), a->standing());
+  });
   std::vector<LiveRequest*> victims;
   size_t num_running = running_.size();
   for (LiveRequest* request : lower) {
@@ -131,7 +133,7 @@ void Delivery::start_waiting() {
   }
 }
 
-// `victim` is of a lower priority than whoever waits first, and comes behind it.
+// `victim` comes behind whoever waits first.
 void Delivery::suspend(LiveRequest& victim) {
   victim.suspend();
   const auto found = std::find_if(running_.begin(), running_.end(),

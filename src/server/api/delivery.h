@@ -21,9 +21,9 @@ struct DeliveryLimits {
   size_t max_sessions = 1;  // that all of them hold together
 };
 
-// Requests get their sessions by priority, the higher first, and else in the order in which they
-// came. Where there is no place, running ones of a lower priority give theirs: the lowest first,
-// and of equals the one that came last. They wait in their order, and then go on where they were.
+// Requests get their sessions in the order of QueueOrder. Where there is no place, running ones of
+// a lower priority that come behind give theirs, the last first. They wait in their order, and then
+// go on where they were.
 // Thread: any.
 class Delivery {
  public:
@@ -56,6 +56,8 @@ class Delivery {
         limits_(limits),
         signal_(std::move(signal)),
         on_tick_(on_tick),
+        order_(context.runner.effective().priority_age_ms,
+               context.runner.effective().shortest_first_ms),
         num_choices_(latency_marks::of_counts(kMaxHttpChoices)) {}
 
   void run();
@@ -74,6 +76,7 @@ class Delivery {
   const DeliveryLimits limits_;
   const std::shared_ptr<UpdateSignal> signal_;  // owners: with the generations and exchanges
   const std::function<void()> on_tick_;
+  const QueueOrder order_;  // the engine's own
 
   mutable Mutex mutex_;
   std::vector<AcceptedRequest> submitted_ CHORUS_GUARDED_BY(mutex_);

@@ -8,10 +8,25 @@
 
 namespace chorus::api {
 
+namespace {
+
+Standing standing_of(const AcceptedRequest& request, uint64_t number) {
+  Standing standing{
+      .priority = request.priority, .arrived_ns = request.arrived_ns, .number = number};
+  for (const PlannedPrompt& prompt : request.prompts) {
+    const ChoicesPlan& plan = prompt.plan;
+    standing.tokens += static_cast<int64_t>(plan.tokens.size()) +
+                       int64_t{plan.num_choices} * plan.options.max_new_tokens;
+  }
+  return standing;
+}
+
+}  // namespace
+
 LiveRequest::LiveRequest(const LiveContext& context, AcceptedRequest accepted, uint64_t number)
     : context_(context),
-      number_(number),
       accepted_(std::move(accepted)),
+      standing_(standing_of(accepted_, number)),
       last_write_ns_(context.clock.now_ns()) {
   const bool has_session = accepted_.session.valid();
   for (size_t i = 0; i < accepted_.prompts.size(); ++i) {
@@ -47,11 +62,6 @@ size_t LiveRequest::num_sessions() const {
 
 size_t LiveRequest::num_needed() const {
   return is_suspended_ ? num_sessions() : size_t{needs_place()};
-}
-
-bool LiveRequest::goes_before(const LiveRequest& other) const {
-  if (priority() != other.priority()) return priority() > other.priority();
-  return number_ < other.number_;
 }
 
 void LiveRequest::suspend() {

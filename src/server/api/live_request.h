@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "chorus/prompt_choices.h"
+#include "engine/queue_order.h"
 #include "server/api/admission.h"
 #include "server/api/answers.h"
 #include "server/api/choice_output.h"
@@ -33,6 +34,7 @@ struct AcceptedRequest {
   bool stream = false;
   bool include_usage = false;
   int32_t priority = 0;
+  int64_t arrived_ns = 0;
   std::optional<int64_t> deadline_ns;    // by the clock
   std::optional<int64_t> num_truncated;  // tokens taken off the prompts, where that was asked for
 
@@ -57,13 +59,11 @@ struct LiveContext {
 // Thread: the delivery thread.
 class LiveRequest {
  public:
-  // `number`: in order of arrival.
+  // `number`: in the order in which they are taken up.
   LiveRequest(const LiveContext& context, AcceptedRequest accepted, uint64_t number);
   ~LiveRequest();
 
-  int32_t priority() const { return accepted_.priority; }
-  // Whether it is to run before `other` where not both can: by priority, then by arrival.
-  bool goes_before(const LiveRequest& other) const;
+  const Standing& standing() const { return standing_; }
   // Whether it holds a session of the engine, or did.
   bool has_begun() const { return has_begun_; }
   // Sessions that it holds, a client's not counted.
@@ -118,8 +118,8 @@ class LiveRequest {
   int32_t index_of(size_t prompt, size_t choice) const;
 
   const LiveContext& context_;
-  const uint64_t number_;
   AcceptedRequest accepted_;
+  const Standing standing_;
   std::vector<std::unique_ptr<PromptChoices>> prompts_;
   std::vector<std::vector<ChoiceOutput>> outputs_;  // of a stream: [prompt][choice]
   Phase phase_ = Phase::kLive;

@@ -297,6 +297,72 @@ TEST(ServicePriority, TheNewestOfTheLowestGivesWayAndEqualsNever) {
   wait_until_idle(service);
 }
 
+TEST(ServicePriority, WaitingCountsForAsMuchAsAHigherOne) {
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  options.num_threads = 1;
+  EngineOptions engine;
+  engine.priority_age_ms = 1000;
+  ManualClock clock;
+  ServiceUnderTest service(options, engine, clock);
+  const auto send = [&](int priority) {
+    return service.send_unread("/v1/completions", completion(200, R"("stream":true,"priority":)" +
+                                                                      std::to_string(priority)));
+  };
+  const auto running = send(0);
+  running->wait_for_head();
+  const auto low = send(0);
+  clock.advance_ns(1'500'000'000);
+  const auto next = send(1);
+  const auto urgent = send(2);
+  urgent->wait_for_head();
+  EXPECT_EQ(next->status(), 0) << "it comes behind those that wait for longer than it is worth";
+  urgent->leave();
+  running->leave();
+  low->wait_for_head();
+  EXPECT_EQ(next->status(), 0);
+  low->leave();
+  next->wait_for_head();
+  next->leave();
+  wait_until_idle(service);
+}
+
+TEST(ServicePriority, ShortOnesGoFirstWhereThatIsAsked) {
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  options.num_threads = 1;
+  EngineOptions engine;
+  engine.shortest_first_ms = 10;
+  ManualClock clock;
+  ServiceUnderTest service(options, engine, clock);
+  const auto send = [&](int max_tokens, const std::string& more = "") {
+    return service.send_unread("/v1/completions",
+                               completion(max_tokens, R"("stream":true)" + more));
+  };
+  const auto running = send(200);
+  running->wait_for_head();
+  const auto book = send(150);
+  const auto choices = send(50, R"(,"n":4)");
+  clock.advance_ns(900'000'000);
+  const auto chat = send(50);
+  clock.advance_ns(200'000'000);
+  const auto late = send(50);
+  // All are known to the thread that chooses when one that came last has an answer from it.
+  service.post("/v1/completions", completion(1, R"("deadline_ms":0,"priority":-9)"));
+  running->leave();
+  const std::shared_ptr<FakeExchange> in_order[] = {chat, book, late, choices};
+  for (size_t i = 0; i < std::size(in_order); ++i) {
+    in_order[i]->wait_for_head();
+    for (size_t later = i + 1; later < std::size(in_order); ++later) {
+      EXPECT_EQ(in_order[later]->status(), 0) << later << " came before " << i;
+    }
+    in_order[i]->leave();
+  }
+  wait_until_idle(service);
+}
+
 TEST(ServicePriority, AHeldSessionThatGaveWayIsItsClientsAgain) {
   ServiceOptions options;
   options.max_running = 1;
