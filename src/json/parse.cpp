@@ -34,9 +34,9 @@ class Builder final : public nlohmann::json_sax<Source> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    if (is_repeated(open_.back(), name)) return fail("repeated member " + name);
-    open_.back().name = std::move(name);
-    return true;
+    Level& level = open_.back();
+    level.name = std::move(name);
+    return !is_repeated(level, level.name) || fail("repeated member " + level.name);
   }
 
   bool parse_error(std::size_t position, const std::string&,

@@ -106,7 +106,8 @@ TEST(JsonParse, SaysAtWhichMemberItWentWrong) {
   EXPECT_EQ(field(R"({"messages": [{}, {"role": "user", "content": "\ud800"}]})"),
             "messages[1].content");
   EXPECT_EQ(field("{\"stop\": [\"a\", \"\xff\"]}"), "stop[1]");
-  EXPECT_EQ(field(R"({"a": {"b": 1, "b": 2}})"), "a");
+  EXPECT_EQ(field(R"({"seed": 1, "n": 1, "seed": 2})"), "seed");
+  EXPECT_EQ(field(R"({"a": {"b": 1, "b": 2}})"), "a.b");
   EXPECT_EQ(field(R"({"a": 1)"), "");
   EXPECT_EQ(field("x"), "");
   EXPECT_TRUE(parse_with_paths(R"({"a": [1, {"b": null}]})").ok());

@@ -107,6 +107,14 @@ void read_chat(Fields& fields, std::optional<ChatInput>& chat, bool needs_messag
   chat->messages = std::move(read).value();
 }
 
+// A session's chat is matched with the template's text, which has all special tokens.
+void read_chat_of_session(Fields& fields, std::optional<ChatInput>& chat, bool needs_messages) {
+  read_chat(fields, chat, needs_messages);
+  if (chat->add_special_tokens) {
+    fields.fail(invalid_argument("add_special_tokens", "expected false for a session's messages"));
+  }
+}
+
 Result<PromptSource> read_prompt(const json::Value& value, const std::string& name) {
   PromptSource prompt;
   if (value.is_string()) {
@@ -188,7 +196,8 @@ Result<GenerateRequest> read_session_request(const json::Value& value) {
     fields.fail(invalid_argument("prompt", "expected no messages beside it"));
   }
   // Without messages its options are those of the answer that a chat waits for.
-  if (prompt == nullptr) read_chat(fields, request.chat, false);
+  if (prompt == nullptr) read_chat_of_session(fields, request.chat, false);
+  if (prompt != nullptr) fields.read("add_special_tokens", request.add_special_tokens);
   CHORUS_RETURN_IF_ERROR(fields.status());
   if (prompt != nullptr) {
     CHORUS_ASSIGN_OR_RETURN(PromptSource source, read_prompt(*prompt, "prompt"));
@@ -257,7 +266,11 @@ Result<OpenRequest> read_open_request(const json::Value& value) {
   if (messages != nullptr && prompt != nullptr) {
     fields.fail(invalid_argument("prompt", "expected no messages beside it"));
   }
-  if (messages != nullptr) read_chat(fields, request.chat);
+  if (messages != nullptr) {
+    read_chat_of_session(fields, request.chat, true);
+  } else {
+    fields.read("add_special_tokens", request.add_special_tokens);
+  }
   CHORUS_RETURN_IF_ERROR(fields.status());
   if (prompt == nullptr) return request;
   CHORUS_ASSIGN_OR_RETURN(request.prompt, read_prompt(*prompt, "prompt"));

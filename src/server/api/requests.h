@@ -44,7 +44,7 @@ struct GenerateRequest {
   std::string model;                  // empty: not given
   std::optional<ChatInput> chat;      // in a session it may have no messages; or else:
   std::vector<PromptSource> prompts;  // in a session none may be given, or one
-  bool add_special_tokens = true;     // to prompts of text
+  bool add_special_tokens = true;     // to prompts of text, in a session where it is empty
 
   GenerationFields fields;  // its n is the number of choices that are answered with
   int32_t num_tried = 1;    // choices from which they are chosen, its best_of
@@ -94,6 +94,7 @@ struct OpenRequest {
   std::string model;
   std::optional<ChatInput> chat;
   std::optional<PromptSource> prompt;
+  bool add_special_tokens = true;  // to a prompt of text
   std::string cache_salt;
   bool lazy = false;  // what is given is consumed with the first generation
 };

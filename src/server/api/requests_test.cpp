@@ -160,6 +160,16 @@ TEST(Requests, RoutesThatMakeAPromptAloneRefuseWhatIsNotOffered) {
   }
 }
 
+TEST(Requests, SpecialTokensAreThePromptsOwnInSessionsToo) {
+  const json::Value text = parsed(R"({"prompt":"a","add_special_tokens":false})");
+  EXPECT_FALSE(read_open_request(text)->add_special_tokens);
+  EXPECT_FALSE(read_session_request(text)->add_special_tokens);
+  EXPECT_TRUE(read_open_request(parsed(R"({"prompt":"a"})"))->add_special_tokens);
+  const json::Value messages = parsed(chat(R"("add_special_tokens":true)"));
+  EXPECT_EQ(read_open_request(messages).status().field(), "add_special_tokens");
+  EXPECT_EQ(read_session_request(messages).status().field(), "add_special_tokens");
+}
+
 TEST(Requests, WhatAsksForNothingPasses) {
   for (const char* members :
        {R"("tools":null)", R"("tools":[])", R"("tool_choice":"none")", R"("store":false)",

@@ -42,8 +42,9 @@ Result<Turn> first_turn(const Core& core, const OpenRequest& request) {
     turn.messages = std::move(chat.messages);
     turn.is_chat = true;
   } else if (request.prompt) {
-    CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt,
-                            tokens_of(core.model, *request.prompt, true, false, "prompt"));
+    CHORUS_ASSIGN_OR_RETURN(
+        PromptTokens prompt,
+        tokens_of(core.model, *request.prompt, request.add_special_tokens, false, "prompt"));
     turn.tokens = std::move(prompt.tokens);
   }
   if (static_cast<int64_t>(turn.tokens.size()) > core.model.longest) {
