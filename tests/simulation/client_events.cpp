@@ -182,10 +182,17 @@ void World::submit(Client& client, Draft draft) {
   client.last = nullptr;
   client.live =
       std::make_shared<Generation>(std::move(request), std::move(handle).value(), oracle_);
-  const int32_t priority = client.live->request().options.priority;
+  // When it would have come to be first among equals.
+  const auto due_ns = [&](const Request& each) {
+    constexpr int64_t kMs = 1'000'000;
+    const int64_t tokens = static_cast<int64_t>(each.prompt.size()) + each.options.max_new_tokens;
+    return each.submitted_ns + tokens * engine.options().shortest_first_ms * kMs -
+           int64_t{each.options.priority} * engine.options().priority_age_ms * kMs;
+  };
+  const int64_t own_ns = due_ns(client.live->request());
   for (const GenerationPtr& other : live_) {
     if (other->request().engine != client.engine) continue;
-    const bool is_behind = other->request().options.priority < priority;
+    const bool is_behind = due_ns(other->request()) > own_ns;
     (is_behind ? other : client.live)->may_be_preempted = true;
   }
   live_.push_back(client.live);
