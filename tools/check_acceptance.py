@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that every test that docs/acceptance.md names exists: `Suite.Name`, `ctest NAME`, `fuzz NAME`."""
+"""Checks that every test that docs/acceptance.md names exists: `Suite.Name`, `ctest NAME`, `fuzz NAME`.
+
+A `Suite.Name` is a gtest, or a method of a Python test.
+"""
+import ast
 import pathlib
 import re
 import sys
@@ -22,6 +26,11 @@ def existing():
     names = set()
     for text in texts("*.cpp"):
         names.update(f"{suite}.{name}" for suite, name in GTEST.findall(text))
+    for text in texts("*.py"):
+        for suite in ast.parse(text).body:
+            if isinstance(suite, ast.ClassDef):
+                names.update(f"{suite.name}.{each.name}" for each in suite.body
+                             if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"))
     for text in texts("CMakeLists.txt"):
         names.update(f"ctest {name}" for name in ADDED.findall(text))
         names.update(f"fuzz {name}" for name in FUZZED.findall(text))

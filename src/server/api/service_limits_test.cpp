@@ -543,6 +543,28 @@ TEST(ServiceClients, APingComesWhileNothingElseDoes) {
   EXPECT_FALSE(reply.streamed().empty());
 }
 
+TEST(ServiceClients, NoPingComesWhereNoneIsWanted) {
+  ManualClock clock;
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  options.ping_interval_ns = 0;
+  ServiceUnderTest service(options, {}, clock);
+  const auto running = send_unread(service);
+  const auto waiting = service.send("POST", "/v1/completions", completion(3, R"("stream":true)"));
+  wait_until([&] { return service.service().counts().queued == 1; });
+  clock.advance_ns(3'600'000'000'000);
+  // What has passed its time is refused at a tick, and the next one has looked at the stream.
+  for (int i = 0; i < 2; ++i) {
+    service.post("/v1/completions", completion(1, R"("deadline_ms":0,"priority":-9)"));
+  }
+  EXPECT_TRUE(waiting->writes().empty());
+  running->leave();
+  waiting->wait();
+  for (const std::string& written : waiting->writes()) EXPECT_FALSE(written.starts_with(':'));
+  EXPECT_TRUE(read_reply(*waiting).is_done);
+}
+
 // ---- Health ----
 
 TEST(ServiceHealth, FailsWhileAStepDoesNotEnd) {

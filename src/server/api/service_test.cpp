@@ -1,6 +1,7 @@
 #include "server/api/service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <gtest/gtest.h>
 #include <set>
 #include <thread>
@@ -214,6 +215,11 @@ TEST_F(ServiceTest, AStopTextEndsTheTextAndIsNamed) {
   EXPECT_EQ(reply.text("choices.0.stop_reason"), stop);
   const Reply stream = complete("\"the sea\"", members + R"(,"stream":true)");
   EXPECT_EQ(stream.streamed(), reply.text("choices.0.text"));
+  // Of who asks in ids, and for ids, no less.
+  const json::Value ids = service_.post("/tokenize", R"({"prompt":"the sea"})").at("tokens");
+  const Reply of_ids = complete(ids.dump(), members + R"(,"return_token_ids":true)");
+  EXPECT_EQ(of_ids.text("choices.0.text"), reply.text("choices.0.text"));
+  EXPECT_LT(of_ids.at("choices.0.token_ids").as_array().size(), 40u);
 }
 
 TEST_F(ServiceTest, AStopTokenThatTheRequestNamedIsTheReason) {
@@ -503,12 +509,29 @@ TEST_F(ServiceTest, RoutesAndMethodsAreChecked) {
 TEST_F(ServiceTest, ADeadlineThatPassesIsATimeout) {
   const Reply whole = complete("\"a\"", R"("max_tokens":200,"deadline_ms":0)");
   EXPECT_EQ(whole.status, 504) << whole.body.dump();
-  const Reply stream = complete("\"a\"", R"("max_tokens":200,"deadline_ms":1,"stream":true)");
-  if (stream.status == 200) {
-    EXPECT_TRUE(stream.is_done);  // the error comes within, and the end after it
+}
+
+// Its client does not read, so that it cannot end before.
+TEST(ServiceDeadline, OneThatPassesInAStreamIsAnErrorWithinAndItsEnd) {
+  ServiceOptions options;
+  options.max_unsent_bytes = 0;
+  ServiceUnderTest service(options);
+  for (int deadline_ms = 100;; deadline_ms *= 2) {  // on a busy machine it may pass before the head
+    const auto exchange = service.send_unread(
+        "/v1/completions",
+        R"({"prompt":"a","ignore_eos":true,"max_tokens":200,"stream":true,"deadline_ms":)" +
+            std::to_string(deadline_ms) + "}");
+    exchange->wait_for_head();
+    if (exchange->status() == 504) continue;
+    std::this_thread::sleep_for(std::chrono::milliseconds(deadline_ms + 1));
+    exchange->drain();
+    exchange->wait();
+    const Reply stream = read_reply(*exchange);
+    EXPECT_EQ(stream.status, 200);
+    EXPECT_TRUE(stream.is_done);
     EXPECT_EQ(Reply::at(stream.events.back(), "error.type").dump(), "\"timeout_error\"");
-  } else {
-    EXPECT_EQ(stream.status, 504);
+    EXPECT_LT(stream.events.size(), 200u);
+    return;
   }
 }
 
