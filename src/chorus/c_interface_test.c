@@ -45,8 +45,12 @@ static const int32_t kPrompt[] = {10, 11, 12, 13, 14, 15};
 enum { kPromptSize = 6 };
 
 static chorus_engine_options small_options(void) {
-  const chorus_engine_options options = {
-      .size = sizeof options, .threads = 1, .context = 256, .kv_blocks = 64, .max_sessions = 8};
+  const chorus_engine_options options = {.size = sizeof options,
+                                         .threads = 1,
+                                         .context = 256,
+                                         .kv_blocks = 64,
+                                         .max_sessions = 8,
+                                         .shortest_first_ms = 7};
   return options;
 }
 
@@ -160,6 +164,7 @@ static void test_facts(chorus_engine* engine) {
   CHECK(settings.max_sessions == 8 && settings.vocabulary == 293 && settings.kv_bytes > 0);
   CHECK(settings.max_batch_tokens > 0 && settings.prefill_chunk > 0);
   CHECK(settings.target_step_ms == 100);
+  CHECK(settings.priority_age_ms == 30000 && settings.shortest_first_ms == 7);
   CHECK(settings.max_decode_sequences > 0 && strlen(settings.isa) > 0);
   FAILS(CHORUS_INVALID_ARGUMENT, "engine", chorus_engine_get_settings(NULL, &settings, &error));
   FAILS(CHORUS_INVALID_ARGUMENT, "settings", chorus_engine_get_settings(engine, NULL, &error));

@@ -215,6 +215,12 @@ TEST_F(EngineTest, WhatIsWrongIsNamed) {
   options.max_batch_tokens = 2;
   options.max_decode_sequences = 4;
   EXPECT_EQ(Engine::open(kModel, options).status().field(), "max_batch_tokens");
+  options = small_options();
+  options.priority_age_ms = -1;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "priority_age_ms");
+  options = small_options();
+  options.shortest_first_ms = -1;
+  EXPECT_EQ(Engine::open(kModel, options).status().field(), "shortest_first_ms");
 }
 
 TEST_F(EngineTest, AnUnknownKvLayoutIsRefusedWithTheKnownOnes) {
