@@ -74,16 +74,22 @@ Status set_share(const Given& given, float& out) {
       given, "a number above 0 and at most 1", [](double x) { return x > 0 && x <= 1; }, out);
 }
 
+Status check_size(const std::string& name, const char* unit, size_t most, size_t found) {
+  if (found <= most) return {};
+  return invalid_argument(name, "expected at most " + std::to_string(most) + " " + unit +
+                                    ", found " + std::to_string(found));
+}
+
 Status set_boolean(const Given& given, bool& out) {
   if (!given.value.is_bool()) return expected(given, "true or false");
   out = given.value.as_bool();
   return {};
 }
 
-Status set_text(const Given& given, std::string& out) {
+Status set_salt(const Given& given, std::string& out) {
   if (!given.value.is_string()) return expected(given, "a string");
   out = given.value.as_string();
-  return {};
+  return check_size(given.name, "bytes", kMaxSaltBytes, out.size());
 }
 
 // Calls add(element) for each element of an array.
@@ -100,21 +106,36 @@ Status for_elements(const Given& given, const char* what, Add add) {
 
 Status set_ids(const Given& given, std::vector<TokenId>& out) {
   out.clear();
+  if (given.value.is_array()) {
+    CHORUS_RETURN_IF_ERROR(check_size(given.name, "ids", kMaxIds, given.value.as_array().size()));
+  }
   return for_elements(given, "an array of token ids", [&](const Given& element) {
     return set_whole(element, 0, kMost, out.emplace_back());
   });
 }
 
 Status add_filled_text(const Given& given, std::vector<std::string>& out) {
-  CHORUS_RETURN_IF_ERROR(set_text(given, out.emplace_back()));
+  if (!given.value.is_string()) return expected(given, "a string");
+  out.push_back(given.value.as_string());
   return out.back().empty() ? expected(given, "a text that is not empty") : Status();
+}
+
+Status check_texts(const Given& given, const std::vector<std::string>& texts) {
+  size_t bytes = 0;
+  for (const std::string& text : texts) bytes += text.size();
+  return check_size(given.name, "bytes in all", kMaxTextBytes, bytes);
 }
 
 Status set_texts(const Given& given, std::vector<std::string>& out) {
   out.clear();
-  if (given.value.is_string()) return add_filled_text(given, out);
-  return for_elements(given, "a string, or an array of strings",
-                      [&](const Given& element) { return add_filled_text(element, out); });
+  if (given.value.is_string()) {
+    CHORUS_RETURN_IF_ERROR(add_filled_text(given, out));
+  } else {
+    CHORUS_RETURN_IF_ERROR(
+        for_elements(given, "a string, or an array of strings",
+                     [&](const Given& element) { return add_filled_text(element, out); }));
+  }
+  return check_texts(given, out);
 }
 
 template <typename Number>
@@ -136,6 +157,7 @@ Status set_bias(const Given& given, std::vector<TokenBias>& out) {
   out.clear();
   if (!given.value.is_object())
     return expected(given, "a number for each of some token ids (in JSON an object)");
+  CHORUS_RETURN_IF_ERROR(check_size(given.name, "ids", kMaxIds, given.value.as_object().size()));
   for (const auto& [name, value] : given.value.as_object()) {
     const Given member{given.name + "[\"" + name + "\"]", value, given.rules};
     const auto id = id_of_name(name);
@@ -353,7 +375,7 @@ constexpr Parameter kParameters[] = {
     {"deadline_ms", Form::kNumber, set_deadline,
      [](const Fields& fields) { return optional_value(fields.deadline_ms); }},
     {"cache_salt", Form::kText,
-     [](const Given& given, Fields& fields) { return set_text(given, fields.cache_salt); },
+     [](const Given& given, Fields& fields) { return set_salt(given, fields.cache_salt); },
      [](const Fields& fields) { return json::Value(fields.cache_salt); }},
 };
 

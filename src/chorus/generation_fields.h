@@ -45,6 +45,11 @@ struct GenerationFields {
 
 inline constexpr int32_t kMaxTokensLimit = 1 << 24;
 inline constexpr int32_t kMaxChoices = 1024;
+// So that reading what was sent takes milliseconds: the bytes of all texts of a list, and of a
+// salt; the ids of a list.
+inline constexpr size_t kMaxTextBytes = size_t{64} << 10;
+inline constexpr size_t kMaxSaltBytes = 1024;
+inline constexpr size_t kMaxIds = size_t{1} << 20;
 
 // A parameter that is known and not offered by the caller.
 struct RefusedField {

@@ -132,6 +132,26 @@ TEST(GenerationFields, AnElementIsNamedByItsPlace) {
   }
 }
 
+TEST(GenerationFields, WhatTakesLongToReadIsRefused) {
+  const auto text = [](size_t bytes) { return "\"" + std::string(bytes, 'x') + "\""; };
+  for (const std::string name : {"stop", "bad_words"}) {
+    const std::string member = "{\"" + name + "\": ";
+    EXPECT_TRUE(read(member + text(kMaxTextBytes) + "}").ok());
+    EXPECT_EQ(read(member + text(kMaxTextBytes + 1) + "}").status().field(), name);
+    const std::string half = text(kMaxTextBytes / 2);
+    EXPECT_TRUE(read(member + "[" + half + "," + half + "]}").ok());
+    EXPECT_EQ(read(member + "[" + half + "," + half + ",\"x\"]}").status().field(), name);
+  }
+  EXPECT_TRUE(read("{\"cache_salt\": " + text(kMaxSaltBytes) + "}").ok());
+  EXPECT_EQ(read("{\"cache_salt\": " + text(kMaxSaltBytes + 1) + "}").status().field(),
+            "cache_salt");
+  std::string ids;
+  for (size_t i = 0; i < kMaxIds; ++i) ids += "1,";
+  for (const std::string name : {"stop_token_ids", "allowed_token_ids"}) {
+    EXPECT_EQ(read("{\"" + name + "\": [" + ids + "1]}").status().field(), name);
+  }
+}
+
 TEST(GenerationFields, WholeFloatsAreWholeNumbers) {
   EXPECT_EQ(good(R"({"max_tokens": 5.0})").max_tokens, 5);
   EXPECT_EQ(good(R"({"seed": 5.0})").seed, 5u);

@@ -1,6 +1,7 @@
 #include "server/api/errors.h"
 
 #include "server/api/sse.h"
+#include "text/detokenizer.h"
 
 namespace chorus::api {
 
@@ -15,8 +16,15 @@ std::optional<std::string> given(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
+// What a client sent may stand in its error, and be long.
+json::Value shortened(std::string_view text) {
+  constexpr size_t kMostBytes = 500;
+  if (text.size() <= kMostBytes) return json::Value(text);
+  return json::Value(text::to_valid_utf8(text.substr(0, kMostBytes)) + "...");
+}
+
 json::Value text_or_null(const std::optional<std::string>& text) {
-  return text ? json::Value(*text) : json::Value();
+  return text ? shortened(*text) : json::Value();
 }
 
 }  // namespace
@@ -105,6 +113,14 @@ ApiError not_json(std::string_view content_type) {
           "unsupported_media_type"};
 }
 
+ApiError not_plain(std::string_view encoding) {
+  return {415,
+          "expected a body without content-encoding, found " + std::string(encoding),
+          kInvalidRequest,
+          {},
+          "unsupported_media_type"};
+}
+
 ApiError too_much_work() {
   return {429,
           "too many requests wait to be read",
@@ -125,7 +141,7 @@ ApiError draining() {
 
 json::Value error_json(const ApiError& error) {
   json::Value inner;
-  inner.set("message", error.message);
+  inner.set("message", shortened(error.message));
   inner.set("type", error.type);
   inner.set("param", text_or_null(error.param));
   inner.set("code", text_or_null(error.code));

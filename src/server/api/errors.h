@@ -31,6 +31,7 @@ ApiError route_not_found(const std::string& path);                              
 ApiError route_not_offered(const std::string& path, std::string_view instead);  // 400
 ApiError method_not_allowed(const std::string& method);                         // 405
 ApiError not_json(std::string_view content_type);                               // 415
+ApiError not_plain(std::string_view encoding);                                  // 415
 ApiError too_much_work();                                                       // 429
 ApiError draining();                                                            // 503
 

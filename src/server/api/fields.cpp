@@ -1,5 +1,7 @@
 #include "server/api/fields.h"
 
+#include "chorus/generation_fields.h"
+
 namespace chorus::api {
 
 Fields::Fields(const json::Value& object, std::string path)
@@ -67,6 +69,10 @@ Result<std::vector<TokenId>> read_token_ids(const json::Value& value, const std:
   if (!value.is_array()) {
     return invalid_argument(name,
                             "expected an array of ids, found " + std::string(value.type_name()));
+  }
+  if (value.as_array().size() > kMaxIds) {
+    return invalid_argument(name, "expected at most " + std::to_string(kMaxIds) + " ids, found " +
+                                      std::to_string(value.as_array().size()));
   }
   std::vector<TokenId> tokens;
   tokens.reserve(value.as_array().size());

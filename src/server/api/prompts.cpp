@@ -8,15 +8,6 @@ namespace chorus::api {
 
 namespace {
 
-// Long texts are refused before they are tokenised, which takes its time.
-Status check_size(const ModelFacts& model, std::string_view text, const std::string& name) {
-  const auto size = static_cast<int64_t>(text.size());
-  if (size <= model.longest_bytes) return {};
-  return invalid_argument(name, "expected at most " + std::to_string(model.longest) +
-                                    " tokens in a context, found " + std::to_string(size) +
-                                    " bytes");
-}
-
 int64_t longest_piece(const text::Tokenizer& tokenizer) {
   size_t longest = 1;
   for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
@@ -38,6 +29,23 @@ Status check_tokens(const ModelFacts& model, const std::vector<TokenId>& tokens,
 }
 
 }  // namespace
+
+Status check_fits(const ModelFacts& model, std::string_view text, const std::string& name) {
+  const auto size = static_cast<int64_t>(text.size());
+  if (size <= model.longest_bytes) return {};
+  return invalid_argument(name, "expected at most " + std::to_string(model.longest) +
+                                    " tokens in a context, found " + std::to_string(size) +
+                                    " bytes");
+}
+
+Status check_size(const ModelFacts& model, std::string_view text, const std::string& name) {
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  const int64_t most = std::max(kLeast, model.longest_bytes);
+  const auto size = static_cast<int64_t>(text.size());
+  if (size <= most) return {};
+  return invalid_argument(
+      name, "expected at most " + std::to_string(most) + " bytes, found " + std::to_string(size));
+}
 
 ModelFacts facts_of(Engine& engine) {
   ModelFacts facts;
@@ -70,7 +78,7 @@ Result<std::string> render(const ModelFacts& model, const ChatInput& chat) {
 Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat, bool truncates) {
   PromptTokens prompt;
   CHORUS_ASSIGN_OR_RETURN(prompt.text, render(model, chat));
-  if (!truncates) CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, "messages"));
+  CHORUS_RETURN_IF_ERROR((truncates ? check_size : check_fits)(model, prompt.text, "messages"));
   // The template writes what the model expects, special tokens included.
   CHORUS_ASSIGN_OR_RETURN(
       prompt.tokens,
@@ -86,7 +94,7 @@ Result<PromptTokens> tokens_of(const ModelFacts& model, const PromptSource& sour
   if (source.text && model.text == nullptr) return model.text_status;
   if (source.text) {
     prompt.text = *source.text;
-    if (!truncates) CHORUS_RETURN_IF_ERROR(check_size(model, prompt.text, name));
+    CHORUS_RETURN_IF_ERROR((truncates ? check_size : check_fits)(model, prompt.text, name));
     CHORUS_ASSIGN_OR_RETURN(prompt.tokens,
                             model.text->tokenizer().encode(
                                 prompt.text, {.parse_special = true, .add_special = add_special}));

@@ -23,6 +23,12 @@ struct ModelFacts {
 
 ModelFacts facts_of(Engine& engine);
 
+// Long texts are refused before they are tokenised, which takes its time. kInvalidArgument (`name`)
+// for one that is longer than any that fits a context,
+Status check_fits(const ModelFacts& model, std::string_view text, const std::string& name);
+// or, where it need not fit, longer than those and than 1 MiB.
+Status check_size(const ModelFacts& model, std::string_view text, const std::string& name);
+
 struct PromptTokens {
   std::string text;  // as it was tokenised; of tokens what they say, or nothing without tokenizer
   std::vector<TokenId> tokens;
@@ -31,7 +37,7 @@ struct PromptTokens {
 // The chat as the model's template writes it. Errors: those of the template.
 Result<std::string> render(const ModelFacts& model, const ChatInput& chat);
 // Errors of both: kInvalidArgument for ids that the vocabulary lacks, for a prompt without tokens,
-// and for a text that cannot fit, unless it is to be truncated; kUnimplemented (tokenizer).
+// and for a text that is too long; kUnimplemented (tokenizer).
 Result<PromptTokens> tokens_of(const ModelFacts& model, const ChatInput& chat, bool truncates);
 // `name`: of the prompt, for errors.
 Result<PromptTokens> tokens_of(const ModelFacts& model, const PromptSource& prompt,

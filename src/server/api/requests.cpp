@@ -215,11 +215,13 @@ Result<TokenizeRequest> read_tokenize_request(const json::Value& value) {
   fields.read("model", request.model);
   if (content != nullptr) {  // llama.cpp, whose default adds nothing
     request.add_special = false;
+    request.text_name = "content";
     fields.read("content", request.text);
     fields.read("add_special", request.add_special);
     fields.read("parse_special", request.parse_special);
     fields.read("with_pieces", request.with_pieces);
   } else if (prompt != nullptr) {
+    request.text_name = "prompt";
     fields.read("prompt", request.text);
     fields.read("add_special_tokens", request.add_special);
   } else {
@@ -260,6 +262,10 @@ Result<OpenRequest> read_open_request(const json::Value& value) {
   refuse_unoffered(fields, value);
   fields.read("model", request.model);
   fields.read("cache_salt", request.cache_salt);
+  if (request.cache_salt.size() > kMaxSaltBytes) {
+    fields.fail(invalid_argument("cache_salt",
+                                 "expected at most " + std::to_string(kMaxSaltBytes) + " bytes"));
+  }
   fields.read("lazy", request.lazy);
   const json::Value* messages = fields.find("messages");
   const json::Value* prompt = fields.find("prompt");

@@ -68,6 +68,7 @@ Result<GenerateRequest> read_session_request(const json::Value& value);
 struct TokenizeRequest {
   std::string model;
   std::string text;
+  std::string text_name;          // of the member that has it
   std::optional<ChatInput> chat;  // in place of text
   bool add_special = true;
   bool parse_special = true;

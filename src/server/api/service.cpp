@@ -103,6 +103,10 @@ void run_on_pool(Core& core, const Route& route, Call call) {
   if (!request.body.empty() && !is_json(request.header("content-type"))) {
     return call.exchange->respond(error_response(not_json(request.header("content-type"))));
   }
+  const std::string_view encoding = request.header("content-encoding");
+  if (!encoding.empty() && encoding != "identity") {
+    return call.exchange->respond(error_response(not_plain(encoding)));
+  }
   if (route.generates) {
     auto ticket = core.admission.admit(call.owner);
     if (!ticket.ok()) return respond_error(*call.exchange, ticket.status());

@@ -481,6 +481,34 @@ TEST_F(ServiceTest, ATextThatCannotFitIsNotTokenised) {
                                    R"({"messages":[{"role":"user","content":)" + text + "}]}");
   EXPECT_EQ(chat.status, 400);
   EXPECT_EQ(chat.param(), "messages");
+  // Nor one of which the tail is wanted, or the tokens alone, without end.
+  const Reply tail =
+      service_.post("/v1/completions", R"({"truncate_prompt_tokens":9,"prompt":)" + text + "}");
+  EXPECT_EQ(tail.status, 400);
+  EXPECT_EQ(tail.param(), "prompt");
+  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":)" + text + "}").param(), "prompt");
+  EXPECT_EQ(service_.post("/tokenize", R"({"content":)" + text + "}").param(), "content");
+  const std::string most = json::Value(std::string(size_t{1} << 20, ' ')).dump();
+  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":)" + most + "}").status, 200);
+}
+
+TEST_F(ServiceTest, AnErrorIsShortWhateverWasSent) {
+  const std::string name = "m" + [] {  // so that it is cut within a character
+    std::string text;
+    for (int i = 0; i < 100000; ++i) text += "\xC3\xA9";
+    return text;
+  }();
+  const auto error = service_.send("POST", "/v1/completions",
+                                   R"({"prompt":"a","model":)" + json::Value(name).dump() + "}");
+  error->wait();
+  EXPECT_EQ(error->status(), 404);
+  EXPECT_LT(error->body().size(), 1000u);
+  EXPECT_NE(read_reply(*error).text("error.message").find("..."), std::string::npos);
+  const std::string member = json::Value(std::string(100000, 'k')).dump();
+  const auto path = service_.send("POST", "/v1/completions", "{" + member + R"(:{"a":1,"a":1}})");
+  path->wait();
+  EXPECT_EQ(path->status(), 400);
+  EXPECT_LT(path->body().size(), 2000u);
 }
 
 TEST_F(ServiceTest, AModelThatIsNotServedIsNotFound) {
@@ -502,6 +530,11 @@ TEST_F(ServiceTest, RoutesAndMethodsAreChecked) {
   EXPECT_EQ(wrong->status(), 405);
   EXPECT_EQ(wrong->header("allow"), "POST");
   EXPECT_EQ(service_.post("/v1/completions", "prompt=a", {{"content-type", "text/plain"}}).status,
+            415);
+  EXPECT_EQ(service_
+                .post("/v1/completions", R"({"prompt":"a","max_tokens":1})",
+                      {{"content-encoding", "gzip"}})
+                .status,
             415);
   EXPECT_EQ(service_.call("HEAD", "/health").status, 200);
 }

@@ -490,6 +490,11 @@ TEST_F(SessionsTest, BadRequestsAreNamed) {
   EXPECT_EQ(generate(id, R"("prompt":"a","messages":[])").param(), "prompt");
   EXPECT_EQ(generate(id, R"("prompt":"a","truncate_prompt_tokens":1)").param(),
             "truncate_prompt_tokens");
+  const std::string text = json::Value(std::string(size_t{10} << 20, 'x')).dump();
+  EXPECT_EQ(generate(id, R"("prompt":)" + text).param(), "prompt");
+  EXPECT_EQ(generate(id, R"("messages":[{"role":"user","content":)" + text + "}]").param(),
+            "messages");
+  EXPECT_EQ(service_.post("/v1/sessions", R"({"cache_salt":)" + text + "}").param(), "cache_salt");
   EXPECT_EQ(generate("session-0", R"("prompt":"a")").status, 404);
   EXPECT_EQ(service_.post("/v1/sessions", R"({"prompt":[-1]})").param(), "prompt[0]");
   EXPECT_EQ(service_.post("/v1/sessions", R"({"model":"other"})").status, 404);

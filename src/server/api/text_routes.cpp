@@ -26,6 +26,7 @@ Result<std::vector<TokenId>> tokens_of_request(const ModelFacts& model,
     CHORUS_ASSIGN_OR_RETURN(PromptTokens prompt, tokens_of(model, *request.chat, false));
     return std::move(prompt.tokens);
   }
+  CHORUS_RETURN_IF_ERROR(check_size(model, request.text, request.text_name));
   return model.text->tokenizer().encode(
       request.text, {.parse_special = request.parse_special, .add_special = request.add_special});
 }

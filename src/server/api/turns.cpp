@@ -46,6 +46,7 @@ Status plan_chat(const ModelFacts& model, const HeldSession& held, ChatInput cha
   messages.insert(messages.end(), chat.messages.begin(), chat.messages.end());
   chat.messages = std::move(messages);
   CHORUS_ASSIGN_OR_RETURN(const std::string text, render(model, chat));
+  CHORUS_RETURN_IF_ERROR(check_fits(model, text, "messages"));
   const TokenMatch match = match_prefix(model.text->tokenizer(), all, text);
   CHORUS_ASSIGN_OR_RETURN(std::vector<TokenId> rest,
                           encode(model, std::string_view(text).substr(match.num_bytes)));
