@@ -482,14 +482,16 @@ TEST_F(ServiceTest, ATextThatCannotFitIsNotTokenised) {
   EXPECT_EQ(chat.status, 400);
   EXPECT_EQ(chat.param(), "messages");
   // Nor one of which the tail is wanted, or the tokens alone, without end.
+  const std::string longer = json::Value(std::string((size_t{1} << 20) + 1, ' ')).dump();
   const Reply tail =
-      service_.post("/v1/completions", R"({"truncate_prompt_tokens":9,"prompt":)" + text + "}");
+      service_.post("/v1/completions", R"({"truncate_prompt_tokens":9,"prompt":)" + longer + "}");
   EXPECT_EQ(tail.status, 400);
   EXPECT_EQ(tail.param(), "prompt");
-  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":)" + text + "}").param(), "prompt");
-  EXPECT_EQ(service_.post("/tokenize", R"({"content":)" + text + "}").param(), "content");
-  const std::string most = json::Value(std::string(size_t{1} << 20, ' ')).dump();
-  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":)" + most + "}").status, 200);
+  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":)" + longer + "}").param(), "prompt");
+  EXPECT_EQ(service_.post("/tokenize", R"({"content":)" + longer + "}").param(), "content");
+  std::string most;  // of few tokens
+  while (most.size() + 10 <= size_t{1} << 20) most += "<|im_end|>";
+  EXPECT_EQ(service_.post("/tokenize", R"({"prompt":")" + most + "\"}").status, 200);
 }
 
 TEST_F(ServiceTest, AnErrorIsShortWhateverWasSent) {

@@ -490,7 +490,7 @@ TEST_F(SessionsTest, BadRequestsAreNamed) {
   EXPECT_EQ(generate(id, R"("prompt":"a","messages":[])").param(), "prompt");
   EXPECT_EQ(generate(id, R"("prompt":"a","truncate_prompt_tokens":1)").param(),
             "truncate_prompt_tokens");
-  const std::string text = json::Value(std::string(size_t{10} << 20, 'x')).dump();
+  const std::string text = json::Value(std::string(100000, 'x')).dump();
   EXPECT_EQ(generate(id, R"("prompt":)" + text).param(), "prompt");
   EXPECT_EQ(generate(id, R"("messages":[{"role":"user","content":)" + text + "}]").param(),
             "messages");
