@@ -1,7 +1,6 @@
 #include "server/api/errors.h"
 
 #include "server/api/sse.h"
-#include "text/detokenizer.h"
 
 namespace chorus::api {
 
@@ -16,11 +15,12 @@ std::optional<std::string> given(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional(text);
 }
 
-// What a client sent may stand in its error, and be long.
+// What a client sent may stand in its error, and be long. A character that is cut is written as
+// none.
 json::Value shortened(std::string_view text) {
   constexpr size_t kMostBytes = 500;
   if (text.size() <= kMostBytes) return json::Value(text);
-  return json::Value(text::to_valid_utf8(text.substr(0, kMostBytes)) + "...");
+  return json::Value(std::string(text.substr(0, kMostBytes)) + "...");
 }
 
 json::Value text_or_null(const std::optional<std::string>& text) {
