@@ -22,6 +22,10 @@ class LoadingHandler final : public http::Handler {
  public:
   // Requires: `service` outlives the server.
   void set_service(http::Handler& service) { service_.store(&service, std::memory_order_release); }
+  bool wants_body(const http::Request& head) const override {
+    const http::Handler* service = service_.load(std::memory_order_acquire);
+    return service == nullptr || service->wants_body(head);
+  }
   void handle(std::shared_ptr<http::Exchange> exchange) override {
     http::Handler* service = service_.load(std::memory_order_acquire);
     if (service != nullptr) return service->handle(std::move(exchange));
@@ -121,7 +125,11 @@ int ServeVerb::load(Console& console) {
   settings_.service.metrics_text = [this] { return metrics_text(); };
   settings_.service.pages.push_back({"/", web::page_headers(), std::string(web::page())});
   auto service = api::Service::create(*engine_, settings_.service, clock_);
-  if (!service.ok()) return console.error(service.status(), kUsage);
+  if (!service.ok()) {
+    const Status& status = service.status();
+    const bool is_flag = status.field() == "max_held_sessions";
+    return console.error(is_flag ? at_flag("--max-held-sessions", status) : status, kUsage);
+  }
   service_ = std::move(service).value();
   handler_.set_service(*service_);
   return kDone;
@@ -158,6 +166,7 @@ void ServeVerb::serve_until_told(Console& console, Interrupt& interrupt) {
 int ServeVerb::run(Console& console, Interrupt& interrupt) {
   std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads is no reason to end
   if (const Status status = listen(); !status.ok()) return console.error(status, kFailed);
+  interrupt.on_request([] {});  // seen when the model is there; there is nothing to drain before
   const int code = load(console);
   if (code == kDone) serve_until_told(console, interrupt);
   server_->stop();

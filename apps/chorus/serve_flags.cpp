@@ -162,6 +162,13 @@ Result<ServeSettings> ServeFlags::parse(const std::string& model,
   service.metrics_need_key = !open_metrics_;
   service.cors_origins = cors_origins_;
   service.share_prefixes = share_prefixes_;
+  if (!session_dir_.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(session_dir_, error);
+    if (!std::filesystem::is_directory(session_dir_))
+      return invalid_argument("--session-dir",
+                              "expected a folder, or a place for one, found " + session_dir_);
+  }
   service.session_directory = session_dir_;
   return settings;
 }

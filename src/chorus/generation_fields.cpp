@@ -162,10 +162,9 @@ Status set_bias(const Given& given, std::vector<TokenBias>& out) {
     const Given member{given.name + "[\"" + name + "\"]", value, given.rules};
     const auto id = id_of_name(name);
     if (!id) return invalid_argument(member.name, "expected a token id as its name");
-    float bias = 0;
-    CHORUS_RETURN_IF_ERROR(
-        set_number(member, "a number", [](double x) { return std::isfinite(x); }, bias));
-    out.push_back({*id, std::clamp(bias, -kMaxBias, kMaxBias)});
+    const auto bias = value.to_number(member.name);
+    if (!bias.ok() || !std::isfinite(*bias)) return expected(member, "a number");
+    out.push_back({*id, static_cast<float>(std::clamp<double>(*bias, -kMaxBias, kMaxBias))});
   }
   return {};
 }

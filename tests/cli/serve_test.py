@@ -323,6 +323,8 @@ class ServeTest(CliTest):
             ("--api-key-file", keys),
             ("--api-key-file", empty),
             ("--api-key-file", "/nowhere/x"),
+            ("--session-dir", keys),
+            ("--session-dir", "/proc/nowhere"),
         ]:
             done = self.expect(2, "serve", TIED, flag, value)
             self.assertIn(flag, done.err)

@@ -89,6 +89,15 @@ json::Value ChoiceOutput::take_logprobs(const PromptChoices& prompt,
   return value;
 }
 
+// Of a text without tokens that are shown.
+json::Value ChoiceOutput::no_logprobs() const {
+  if (!format_.is_chat) return CompletionLogprobs(format_.names, *format_.logprobs).take();
+  json::Value value;
+  value.set("content", json::Array());
+  value.set("refusal", json::Value());
+  return value;
+}
+
 ChoiceOutput::Piece ChoiceOutput::take(const PromptChoices& prompt,
                                        const PromptChoices::Choice& choice) {
   Piece piece;
@@ -179,7 +188,9 @@ std::vector<json::Value> ChoiceOutput::next(const PromptChoices& prompt, size_t 
 
 json::Value ChoiceOutput::whole(const PromptChoices& prompt, size_t number) {
   const PromptChoices::Choice& choice = prompt.choices()[number];
-  json::Value value = part(take(prompt, choice), true);
+  Piece piece = take(prompt, choice);
+  if (format_.logprobs && piece.logprobs.is_null()) piece.logprobs = no_logprobs();
+  json::Value value = part(std::move(piece), true);
   set_end(choice, value);
   if (format_.prompt_logprobs) {
     const PromptScores& scores = prompt.prompt_scores();

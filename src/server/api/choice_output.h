@@ -55,6 +55,7 @@ class ChoiceOutput {
   };
 
   Piece take(const PromptChoices& prompt, const PromptChoices::Choice& choice);
+  json::Value no_logprobs() const;
   json::Value take_logprobs(const PromptChoices& prompt, const PromptChoices::Choice& choice,
                             bool is_first);
   void add_prompt(const PromptChoices& prompt, CompletionLogprobs& logprobs) const;

@@ -25,6 +25,7 @@ struct HeldSession {
   std::vector<TokenId> tokens;        // of the context
   std::vector<TokenId> pending;       // behind them, to be consumed with the next generation
   std::vector<HeldMessage> messages;  // of a chat, in order
+  std::string cache_salt;             // as its client gave it
 };
 
 // What everybody may see of one, but not who owns it.

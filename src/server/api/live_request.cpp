@@ -102,7 +102,6 @@ void LiveRequest::start(size_t places) {
     }
   }
   check_failure();
-  if (phase_ == Phase::kLive && has_begun_ && accepted_.stream) begin_stream();
 }
 
 // One choice that fails ends the request.
@@ -128,7 +127,10 @@ void LiveRequest::poll() {
   if (phase_ == Phase::kEnding) return let_go();
   if (changed) check_failure();
   if (phase_ != Phase::kLive || !changed) return;
-  if (stream_has_begun_) write_news();
+  if (accepted_.stream) {
+    begin_stream();  // not before: what the engine refuses has a status of its own
+    write_news();
+  }
   if (all_finished()) complete();
 }
 

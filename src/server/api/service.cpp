@@ -63,8 +63,21 @@ Status derive(int32_t max_sessions, ServiceOptions& options) {
   return {};
 }
 
-bool is_json(std::string_view content_type) {
-  return content_type.empty() || content_type.find("json") != content_type.npos;
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+// A page of another site may send some types without asking first, and bodies of none: those are
+// none of ours.
+bool is_json(const http::Request& request) {
+  const std::string type = lower_case(request.header("content-type"));
+  if (type.empty()) return request.header("origin").empty();
+  const std::string_view essence = std::string_view(type).substr(0, type.find(';'));
+  const std::string_view name = essence.substr(0, essence.find_last_not_of(" \t") + 1);
+  return name == "application/json" ||
+         (name.starts_with("application/") && name.ends_with("+json"));
 }
 
 // Reads the body and runs the route, on the pool.
@@ -100,11 +113,11 @@ void watch(Core& core, const Call& call) {
 void run_on_pool(Core& core, const Route& route, Call call) {
   if (core.is_draining.load()) return call.exchange->respond(error_response(draining()));
   const auto& request = call.exchange->request();
-  if (!request.body.empty() && !is_json(request.header("content-type"))) {
+  if (!request.body.empty() && !is_json(request)) {
     return call.exchange->respond(error_response(not_json(request.header("content-type"))));
   }
   const std::string_view encoding = request.header("content-encoding");
-  if (!encoding.empty() && encoding != "identity") {
+  if (!encoding.empty() && lower_case(encoding) != "identity") {
     return call.exchange->respond(error_response(not_plain(encoding)));
   }
   if (route.generates) {
@@ -128,7 +141,9 @@ bool respond_page(const Core& core, http::Exchange& exchange) {
   if (found == core.options.pages.end()) return false;
   const std::string_view etag = http::find_header(found->headers, "etag");
   if (request.method != "GET" && request.method != "HEAD") {
-    exchange.respond(error_response(method_not_allowed(request.method)));
+    http::Response response = error_response(method_not_allowed(request.method));
+    response.headers.push_back({"allow", "GET, HEAD"});
+    exchange.respond(std::move(response));
   } else if (!etag.empty() && http::names_entity_tag(request.header("if-none-match"), etag)) {
     exchange.respond({304, found->headers, ""});
   } else {
@@ -200,6 +215,13 @@ Result<std::unique_ptr<Service>> Service::create(Engine& engine, ServiceOptions 
   CHORUS_ASSIGN_OR_RETURN(
       core.pool, WorkPool::start(options.num_threads, static_cast<size_t>(max_requests) + kSpare));
   return std::unique_ptr<Service>(new Service(std::move(state)));
+}
+
+bool Service::wants_body(const http::Request& head) const {
+  const Core& core = state_->core;
+  const RouteMatch match = find_route(head.method, head.path);
+  if (match.route == nullptr) return false;
+  return core.keys.name_of(head.header("authorization")) || !needs_key(core, *match.route);
 }
 
 void Service::handle(std::shared_ptr<http::Exchange> exchange) {

@@ -37,6 +37,8 @@ class Service final : public http::Handler {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
+  // Not of those whom nothing is done for: without a key, or where there is no such route.
+  bool wants_body(const http::Request& head) const override;
   void handle(std::shared_ptr<http::Exchange> exchange) override;
 
   // From here on what would generate is refused with 503, and so is /health. What runs goes on.

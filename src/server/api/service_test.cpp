@@ -541,6 +541,67 @@ TEST_F(ServiceTest, RoutesAndMethodsAreChecked) {
   EXPECT_EQ(service_.call("HEAD", "/health").status, 200);
 }
 
+// Of these a page of another site may send all that is refused without asking first.
+TEST_F(ServiceTest, TypesOfBodiesAreCompared) {
+  const auto status = [&](std::vector<http::Header> headers) {
+    const auto exchange = service_.send("POST", "/v1/completions",
+                                        R"({"prompt":"a","max_tokens":1})", std::move(headers));
+    exchange->wait();
+    return exchange->status();
+  };
+  for (const char* type :
+       {"application/json", "APPLICATION/JSON ; charset=utf-8", "application/vnd.api+json"}) {
+    EXPECT_EQ(status({{"content-type", type}}), 200) << type;
+    EXPECT_EQ(status({{"content-type", type}, {"origin", "https://a.example"}}), 200) << type;
+  }
+  for (const char* type : {"text/plain; x=json", "text/plain;json", "text/json",
+                           "application/jsonx", "application/x-www-form-urlencoded; json",
+                           "multipart/form-data; boundary=application/json"}) {
+    EXPECT_EQ(status({{"content-type", type}}), 415) << type;
+  }
+  EXPECT_EQ(status({{"content-type", "application/json"}, {"content-encoding", "Identity"}}), 200);
+}
+
+TEST_F(ServiceTest, BodiesOfThoseWhoAreRefusedAreNotRead) {
+  ServiceOptions options;
+  options.keys = {{"alice", "key-a"}};
+  ServiceUnderTest service(options);
+  const auto wants = [&](std::string method, std::string path, std::string key) {
+    http::Request head;
+    head.method = std::move(method);
+    head.path = std::move(path);
+    if (!key.empty()) head.headers.push_back({"authorization", "Bearer " + key});
+    return service.service().wants_body(head);
+  };
+  EXPECT_TRUE(wants("POST", "/v1/completions", "key-a"));
+  EXPECT_FALSE(wants("POST", "/v1/completions", ""));
+  EXPECT_FALSE(wants("POST", "/v1/completions", "key-b"));
+  EXPECT_FALSE(wants("POST", "/v1/nothing", "key-a"));
+  EXPECT_FALSE(wants("PUT", "/v1/completions", "key-a"));
+}
+
+TEST_F(ServiceTest, WhereNoTextIsShownLogprobsAreEmpty) {
+  const std::string first = complete("\"the sea\"", R"("max_tokens":1,"return_token_ids":true)")
+                                .at("choices.0.token_ids.0")
+                                .dump();
+  const std::string members = R"("max_tokens":3,"stop_token_ids":[)" + first + "]";
+  const Reply text = complete("\"the sea\"", members + R"(,"logprobs":2)");
+  EXPECT_EQ(text.text("choices.0.text"), "");
+  EXPECT_EQ(text.at("choices.0.logprobs.tokens").dump(), "[]");
+  const Reply chat = service_.chat(R"("temperature":0,"max_tokens":2,"allowed_token_ids":[2],)"
+                                   R"("stop_token_ids":[2],"logprobs":true)");
+  EXPECT_EQ(chat.at("choices.0.logprobs.content").dump(), "[]") << chat.body.dump();
+}
+
+TEST_F(ServiceTest, WhatTheEngineRefusesHasItsStatusInStreamsToo) {
+  const std::string members = R"("max_tokens":5,"allowed_token_ids":[40],"logit_bias":{"40":-100},)"
+                              R"("bad_words":["a"],"min_tokens":3,"stop_token_ids":[40])";
+  const Reply whole = complete("\"a\"", members);
+  const Reply stream = complete("\"a\"", members + R"(,"stream":true)");
+  EXPECT_EQ(whole.status, 400) << whole.body.dump();
+  EXPECT_EQ(stream.status, 400) << stream.body.dump();
+}
+
 TEST_F(ServiceTest, ADeadlineThatPassesIsATimeout) {
   const Reply whole = complete("\"a\"", R"("max_tokens":200,"deadline_ms":0)");
   EXPECT_EQ(whole.status, 504) << whole.body.dump();

@@ -31,6 +31,7 @@ std::string notes_of(const HeldSession& held) {
   json::Value notes;
   notes.set(kNotes, 1);
   notes.set("messages", std::move(messages));
+  if (!held.cache_salt.empty()) notes.set("cache_salt", held.cache_salt);
   return notes.dump();
 }
 
@@ -38,6 +39,10 @@ std::string notes_of(const HeldSession& held) {
 Status read_notes(const std::string& text, HeldSession& held) {
   const auto notes = json::parse(text, "notes");
   if (!notes.ok() || notes->find(kNotes) == nullptr) return {};
+  if (const json::Value* salt = notes->find("cache_salt")) {
+    if (!salt->is_string()) return data_loss("notes.cache_salt", "expected a text");
+    held.cache_salt = salt->as_string();
+  }
   const json::Value* entries = notes->find("messages");
   if (entries == nullptr || !entries->is_array()) {
     return data_loss("notes.messages", "expected an array");
@@ -85,11 +90,13 @@ Status save_held(const HeldSession& held, const std::string& path) {
 }
 
 Status load_held(Runner& runner, const std::string& path, bool recompute,
-                 const SessionOptions& options, HeldSession& held) {
+                 const std::function<std::string(const std::string&)>& salt_of, HeldSession& held) {
   CHORUS_ASSIGN_OR_RETURN(SavedSession saved, read_session(path));
   HeldSession loaded;
   loaded.tokens = saved.tokens;
   CHORUS_RETURN_IF_ERROR(read_notes(saved.notes, loaded));
+  SessionOptions options;
+  options.salt = salt_of(loaded.cache_salt);
   CHORUS_ASSIGN_OR_RETURN(loaded.session, runner.load(saved, recompute, options));
   held = std::move(loaded);
   return {};

@@ -1,6 +1,7 @@
 // Held sessions on disk, by name, in one folder.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "engine/runner.h"
@@ -18,8 +19,9 @@ Result<std::string> session_path(const std::string& directory, const std::string
 // Session::save and of the file. Requires: nothing is pending.
 Status save_held(const HeldSession& held, const std::string& path);
 
-// Errors: those of read_session and Runner::load. `held` is empty before, and on failure.
+// `salt_of` makes the session's salt of its client's cache_salt. Errors: those of read_session and
+// Runner::load. `held` is empty before, and on failure.
 Status load_held(Runner& runner, const std::string& path, bool recompute,
-                 const SessionOptions& options, HeldSession& held);
+                 const std::function<std::string(const std::string&)>& salt_of, HeldSession& held);
 
 }  // namespace chorus::api

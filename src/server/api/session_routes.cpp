@@ -122,6 +122,7 @@ Result<std::optional<AcceptedRequest>> open(Core& core, const Call& call, std::s
   CHORUS_ASSIGN_OR_RETURN(Turn turn, first_turn(core, request));
   CHORUS_ASSIGN_OR_RETURN(std::shared_ptr<TakenSession> taken, core.sessions.add(call.owner));
   HeldSession& held = taken->held();
+  held.cache_salt = request.cache_salt;
   CHORUS_ASSIGN_OR_RETURN(
       held.session, core.engine.runner().open(session_options(core, call, request.cache_salt)));
   if (!turn.tokens.empty() && !request.lazy) {
@@ -153,11 +154,15 @@ Result<std::string> fork(Core& core, const Call& call) {
   copy.tokens = held.tokens;
   copy.pending = held.pending;
   copy.messages = held.messages;
+  copy.cache_salt = held.cache_salt;
   if (at < static_cast<Position>(held.tokens.size())) cut_held(copy, at);
   return taken->id();
 }
 
 Status rewind(const Call& call, HeldSession& held) {
+  if (Fields(call.body).find("to") == nullptr) {
+    return invalid_argument("to", "expected the number of tokens that stay");
+  }
   CHORUS_ASSIGN_OR_RETURN(const Position to, read_position(call, "to", held));
   CHORUS_RETURN_IF_ERROR(held.session.rewind(to));
   cut_held(held, to);
@@ -177,8 +182,10 @@ Result<std::string> load(Core& core, const Call& call) {
   bool recompute = false;
   CHORUS_ASSIGN_OR_RETURN(const SessionFile file, read_file(core, call, &recompute));
   CHORUS_ASSIGN_OR_RETURN(const auto taken, core.sessions.add(call.owner));
-  const Status status = load_held(core.engine.runner(), file.path, recompute,
-                                  session_options(core, call, ""), taken->held());
+  const Status status = load_held(
+      core.engine.runner(), file.path, recompute,
+      [&](const std::string& cache_salt) { return salt_of(core, call.owner, cache_salt); },
+      taken->held());
   if (!status.ok()) return load_error(status, file);
   return taken->id();
 }

@@ -309,6 +309,23 @@ TEST_F(SessionsTest, SavedOnesComeBackWithTheirMessages) {
   EXPECT_EQ(generate(loaded.text("id"), members).at("choices.0.token_ids").dump(), answer);
 }
 
+// What a session with a salt computes is found by those of that salt alone, also once it was saved.
+TEST_F(SessionsTest, ASaltIsSavedToo) {
+  const std::string text = R"("prompt":")" + std::string(60, 'y') + R"(")";
+  const std::string id = open(text + R"(,"cache_salt":"mine")");
+  EXPECT_EQ(service_.post("/v1/sessions/" + id + "/save", R"({"name":"salted"})").status, 200);
+  service_.call("DELETE", "/v1/sessions/" + id);
+  const std::string loaded =
+      service_.post("/v1/sessions/load", R"({"name":"salted","recompute":true})").text("id");
+  EXPECT_EQ(generate(loaded, R"("prompt":"a","max_tokens":1)").status, 200);
+  const auto cached = [&](const std::string& members) {
+    return service_.post("/v1/completions", "{" + text + R"(,"max_tokens":1)" + members + "}")
+        .number("usage.prompt_tokens_details.cached_tokens");
+  };
+  EXPECT_EQ(cached(""), 0);
+  EXPECT_GT(cached(R"(,"cache_salt":"mine")"), 0);
+}
+
 // Several choices in a session are forks of it, as what refuses `n` says.
 TEST_F(SessionsTest, ForksOfALoadedOneGoOnWithTheBitsOfThoseOfTheSavedOne) {
   const std::string id = open(R"("prompt":[10,11,12,13,14])");
@@ -495,6 +512,7 @@ TEST_F(SessionsTest, BadRequestsAreNamed) {
   EXPECT_EQ(generate(id, R"("messages":[{"role":"user","content":)" + text + "}]").param(),
             "messages");
   EXPECT_EQ(service_.post("/v1/sessions", R"({"cache_salt":)" + text + "}").param(), "cache_salt");
+  EXPECT_EQ(service_.post("/v1/sessions/" + id + "/rewind", "{}").param(), "to");
   EXPECT_EQ(generate("session-0", R"("prompt":"a")").status, 404);
   EXPECT_EQ(service_.post("/v1/sessions", R"({"prompt":[-1]})").param(), "prompt[0]");
   EXPECT_EQ(service_.post("/v1/sessions", R"({"model":"other"})").status, 404);

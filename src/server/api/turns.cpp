@@ -10,7 +10,7 @@ namespace chorus::api {
 namespace {
 
 // Of text that is rendered to find out where messages end, which grows with their square.
-constexpr size_t kMostRendered = size_t{16} << 20;
+constexpr size_t kMostRendered = size_t{2} << 20;
 
 Result<std::vector<TokenId>> encode(const ModelFacts& model, std::string_view text) {
   return model.text->tokenizer().encode(text, {.parse_special = true, .add_special = false});

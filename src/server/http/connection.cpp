@@ -181,6 +181,10 @@ asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
       co_return false;
     }
     if (reader.state() == State::kBody && phase_ == Phase::kHeader) {
+      if (!host_.handler.wants_body(reader.head())) {
+        read = reader.take_head();
+        co_return true;
+      }
       enter(Phase::kBody, host_.options.body_ms);
       if (reader.wants_continue() && buffered_.empty()) {
         std::vector<std::string> bytes = {"HTTP/1.1 100 Continue\r\n\r\n"};

@@ -86,10 +86,13 @@ class Exchange {
   virtual void add_log_field(LogField field) = 0;
 };
 
-// Answers requests. Thread: handle() is called on the I/O thread and must not block.
+// Answers requests. Thread: both are called on the I/O thread and must not block.
 class Handler {
  public:
   virtual ~Handler() = default;
+  // Whether a request is worth the memory that its body takes. Where it is not, handle() is called
+  // with the body left out, and the connection ends with the answer.
+  virtual bool wants_body(const Request& /*head*/) const { return true; }
   virtual void handle(std::shared_ptr<Exchange> exchange) = 0;
 };
 

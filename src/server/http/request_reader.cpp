@@ -220,6 +220,19 @@ RequestReader::State RequestReader::state() const { return parser_->state(); }
 
 bool RequestReader::wants_continue() const { return parser_->wants_continue_; }
 
+const Request& RequestReader::head() const {
+  CHORUS_CHECK(state() == State::kBody);
+  return parser_->read_.request;
+}
+
+ReadRequest RequestReader::take_head() {
+  CHORUS_CHECK(state() == State::kBody);
+  ReadRequest read = std::move(parser_->read_);
+  read.request.body.clear();
+  read.keep_alive = false;
+  return read;
+}
+
 const ReadError& RequestReader::error() const {
   CHORUS_CHECK(state() == State::kFailed);
   return *parser_->error_;

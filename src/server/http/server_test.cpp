@@ -223,6 +223,20 @@ TEST_F(ServerTest, ABodyThatIsTooLongIsRefusedWhileItIsSent) {
   EXPECT_EQ(client.read_response().status, 413);
 }
 
+TEST_F(ServerTest, ABodyThatNobodyWantsIsNotWaitedFor) {
+  start();
+  for (const std::string length : {"Content-Length: 1000000", "Transfer-Encoding: chunked"}) {
+    for (const std::string more : {"", "Expect: 100-continue\r\n"}) {
+      Client client(port);
+      ASSERT_TRUE(client.send("POST /bare HTTP/1.1\r\nHost: h\r\n" + more + length + "\r\n\r\n5"));
+      const auto response = client.read_response();
+      EXPECT_EQ(response.status, 200);
+      EXPECT_EQ(response.body, "POST /bare ");
+      EXPECT_TRUE(client.is_ended());
+    }
+  }
+}
+
 TEST_F(ServerTest, ALineWithoutEndInAChunkedBodyIsRefused) {
   start();
   Client client(port);

@@ -12,9 +12,11 @@
 namespace chorus::http::testing {
 
 // GET /echo, and any other path but /hold..., is answered at once with the request's method, path
-// and body. A request to /hold... waits for the test. Thread: any.
+// and body. A request to /hold... waits for the test. Bodies for /bare... are not wanted. Thread:
+// any.
 class ScriptedHandler final : public Handler {
  public:
+  bool wants_body(const Request& head) const override { return !head.path.starts_with("/bare"); }
   void handle(std::shared_ptr<Exchange> exchange) override {
     if (on_request_) on_request_(*exchange);
     if (exchange->request().path.starts_with("/hold")) {
