@@ -63,16 +63,10 @@ Status derive(int32_t max_sessions, ServiceOptions& options) {
   return {};
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return lower;
-}
-
 // A page of another site may send some types without asking first, and bodies of none: those are
 // none of ours.
 bool is_json(const http::Request& request) {
-  const std::string type = lower_case(request.header("content-type"));
+  const std::string type = http::lower_case(request.header("content-type"));
   if (type.empty()) return request.header("origin").empty();
   const std::string_view essence = std::string_view(type).substr(0, type.find(';'));
   const std::string_view name = essence.substr(0, essence.find_last_not_of(" \t") + 1);
@@ -117,7 +111,7 @@ void run_on_pool(Core& core, const Route& route, Call call) {
     return call.exchange->respond(error_response(not_json(request.header("content-type"))));
   }
   const std::string_view encoding = request.header("content-encoding");
-  if (!encoding.empty() && lower_case(encoding) != "identity") {
+  if (!encoding.empty() && http::lower_case(encoding) != "identity") {
     return call.exchange->respond(error_response(not_plain(encoding)));
   }
   if (route.generates) {

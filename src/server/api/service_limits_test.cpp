@@ -45,6 +45,15 @@ ServiceOptions with_keys() {
   return options;
 }
 
+// For one request at a time, which streams that nobody reads keep; the others are read in order.
+ServiceOptions one_place() {
+  ServiceOptions options;
+  options.max_running = 1;
+  options.max_unsent_bytes = 0;
+  options.num_threads = 1;
+  return options;
+}
+
 // A stream that nobody reads: with max_unsent_bytes 0 it neither ends nor gives its place back.
 std::shared_ptr<FakeExchange> send_unread(ServiceUnderTest& service,
                                           std::vector<http::Header> headers = {}) {
@@ -298,14 +307,10 @@ TEST(ServicePriority, TheNewestOfTheLowestGivesWayAndEqualsNever) {
 }
 
 TEST(ServicePriority, WaitingCountsForAsMuchAsAHigherOne) {
-  ServiceOptions options;
-  options.max_running = 1;
-  options.max_unsent_bytes = 0;
-  options.num_threads = 1;
   EngineOptions engine;
   engine.priority_age_ms = 1000;
   ManualClock clock;
-  ServiceUnderTest service(options, engine, clock);
+  ServiceUnderTest service(one_place(), engine, clock);
   const auto send = [&](int priority) {
     return service.send_unread("/v1/completions", completion(200, R"("stream":true,"priority":)" +
                                                                       std::to_string(priority)));
@@ -329,14 +334,10 @@ TEST(ServicePriority, WaitingCountsForAsMuchAsAHigherOne) {
 }
 
 TEST(ServicePriority, ShortOnesGoFirstWhereThatIsAsked) {
-  ServiceOptions options;
-  options.max_running = 1;
-  options.max_unsent_bytes = 0;
-  options.num_threads = 1;
   EngineOptions engine;
   engine.shortest_first_ms = 10;
   ManualClock clock;
-  ServiceUnderTest service(options, engine, clock);
+  ServiceUnderTest service(one_place(), engine, clock);
   const auto send = [&](int max_tokens, const std::string& more = "") {
     return service.send_unread("/v1/completions",
                                completion(max_tokens, R"("stream":true)" + more));

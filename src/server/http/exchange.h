@@ -20,6 +20,9 @@ struct Header {
   friend bool operator==(const Header&, const Header&) = default;
 };
 
+// Of ASCII: as names, types and codings are compared.
+std::string lower_case(std::string_view text);
+
 // The value of the first header of that name; empty where there is none.
 std::string_view find_header(const std::vector<Header>& headers, std::string_view lower_case_name);
 
