@@ -63,9 +63,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::create(std::string_view sour
                                                            const ChatTemplateLimits& limits) {
   const ChorusTextTemplateLimits view = border_limits(limits);
   ChorusTextTemplate* created = nullptr;
-  BorderError error;
-  CHORUS_RETURN_IF_ERROR(error.status(
-      chorus_text_template_create(border_bytes(source), &view, &created, error.sink())));
+  CHORUS_RETURN_IF_ERROR(
+      call_rust(chorus_text_template_create, border_bytes(source), &view, &created));
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(Handle(created)));
 }
 
@@ -102,9 +101,8 @@ Result<std::string> ChatTemplate::render_json(std::string_view messages_json,
   };
   std::string prompt;
   const ChorusTextSink sink = border_sink(prompt);
-  BorderError error;
-  CHORUS_RETURN_IF_ERROR(error.status(chorus_text_template_render(
-      handle_.get(), border_bytes(messages_json), &view, &sink, error.sink())));
+  CHORUS_RETURN_IF_ERROR(call_rust(chorus_text_template_render, handle_.get(),
+                                   border_bytes(messages_json), &view, &sink));
   return prompt;
 }
 

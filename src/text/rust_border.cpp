@@ -1,5 +1,14 @@
 #include "text/rust_border.h"
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
+
 namespace chorus::text {
 
 Status BorderError::status(int32_t code) const {
@@ -25,6 +34,21 @@ void BorderError::receive(void* context, ChorusTextBytes field, ChorusTextBytes 
   error->field_.assign(field.data, field.num_bytes);
   error->message_.assign(message.data, message.num_bytes);
 }
+
+#if defined(__SANITIZE_THREAD__)
+UncheckedByThreadSanitizer::UncheckedByThreadSanitizer() {
+  AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+}
+
+UncheckedByThreadSanitizer::~UncheckedByThreadSanitizer() {
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+  AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+}
+#else
+UncheckedByThreadSanitizer::UncheckedByThreadSanitizer() = default;
+UncheckedByThreadSanitizer::~UncheckedByThreadSanitizer() = default;
+#endif
 
 ChorusTextBytes border_bytes(std::string_view text) { return {text.data(), text.size()}; }
 

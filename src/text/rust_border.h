@@ -10,9 +10,6 @@
 namespace chorus::text {
 
 // Receives the error of one call.
-//
-//   BorderError error;
-//   CHORUS_RETURN_IF_ERROR(error.status(chorus_text_..., error.sink()));
 class BorderError {
  public:
   BorderError() = default;
@@ -32,6 +29,27 @@ class BorderError {
   std::string message_;
   ChorusTextErrorSink sink_{this, receive};
 };
+
+// While one lives, ThreadSanitizer does not check what this thread reads and writes. The Rust
+// library is built without it, so its locks are not seen, but its calls of malloc and memcmp are:
+// what threads do one after the other would be taken for a race. Does nothing in other builds.
+class UncheckedByThreadSanitizer {
+ public:
+  UncheckedByThreadSanitizer();
+  UncheckedByThreadSanitizer(const UncheckedByThreadSanitizer&) = delete;
+  UncheckedByThreadSanitizer& operator=(const UncheckedByThreadSanitizer&) = delete;
+  ~UncheckedByThreadSanitizer();
+};
+
+// Calls a function of the Rust library that ends with an error sink:
+//
+//   CHORUS_RETURN_IF_ERROR(call_rust(chorus_text_template_create, source, &limits, &created));
+template <typename... Parameters, typename... Arguments>
+Status call_rust(int32_t (*function)(Parameters...), Arguments... arguments) {
+  BorderError error;
+  const UncheckedByThreadSanitizer unchecked;
+  return error.status(function(arguments..., error.sink()));
+}
 
 ChorusTextBytes border_bytes(std::string_view text);
 

@@ -70,8 +70,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::create(const Vocabulary& vocabular
       .add_space_prefix = vocabulary.add_space_prefix,
   };
   ChorusTextTokenizer* created = nullptr;
-  BorderError error;
-  CHORUS_RETURN_IF_ERROR(error.status(chorus_text_tokenizer_create(&view, &created, error.sink())));
+  CHORUS_RETURN_IF_ERROR(call_rust(chorus_text_tokenizer_create, &view, &created));
   return std::unique_ptr<Tokenizer>(new Tokenizer(Handle(created), vocabulary));
 }
 
@@ -86,10 +85,9 @@ Result<std::vector<int32_t>> Tokenizer::encode_unchecked(std::string_view text,
                                                          const EncodeOptions& options) const {
   std::vector<int32_t> ids;
   const ChorusTextSink sink = border_sink(ids);
-  BorderError error;
-  CHORUS_RETURN_IF_ERROR(error.status(chorus_text_tokenizer_encode(
-      handle_.get(), border_bytes(text), options.parse_special, options.add_special,
-      options.refuse_lossy, &sink, error.sink())));
+  CHORUS_RETURN_IF_ERROR(call_rust(chorus_text_tokenizer_encode, handle_.get(), border_bytes(text),
+                                   options.parse_special, options.add_special, options.refuse_lossy,
+                                   &sink));
   return ids;
 }
 

@@ -229,9 +229,7 @@ TEST(Tokenizer, SurvivesRandomDamage) {
 }
 
 TEST(RustBorder, TurnsAPanicIntoAnError) {
-  BorderError error;
-  const Status status = error.status(chorus_text_provoke_panic(error.sink()));
-  EXPECT_EQ(status, internal_error("text", "panic: provoked"));
+  EXPECT_EQ(call_rust(chorus_text_provoke_panic), internal_error("text", "panic: provoked"));
 }
 
 }  // namespace
