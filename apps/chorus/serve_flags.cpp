@@ -44,6 +44,19 @@ bool is_key(const std::string& key) {
          std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
+// Scheme, host and maybe a port, as browsers send them (RFC 6454, 6.2), or "*". It is compared
+// whole: with a slash behind it, it would never match.
+bool is_origin(const std::string& text) {
+  if (text == "*") return true;
+  const size_t mark = text.find("://");
+  if (mark == std::string::npos || mark == 0) return false;
+  const std::string host = text.substr(mark + 3);
+  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+    return c > ' ' && c < 127 && (c < 'A' || c > 'Z') &&
+           std::string_view("/?#@,*").find(c) == std::string_view::npos;
+  });
+}
+
 }  // namespace
 
 void ServeFlags::declare(CommandLine& line) {
@@ -82,6 +95,8 @@ void ServeFlags::declare(CommandLine& line) {
             "requests that hold sessions at once (default: as many as sessions)");
   line.flag("--max-requests-per-key", max_per_key_, "N", "of one key at once (default: any)");
   line.flag("--max-body", max_body_, "SIZE", "of a request (default: 64MiB)");
+  line.flag("--max-bodies", max_bodies_, "SIZE",
+            "of all requests together; then 503 (default: 16 times --max-body)");
   line.flag("--max-connections", max_connections_, "N", "at once (default: 1024)");
   line.flag("--max-held-sessions", max_held_, "N",
             "sessions that clients hold (default: a quarter of --max-sessions)");
@@ -110,6 +125,12 @@ Status ServeFlags::parse_server(http::ServerOptions& options) const {
   if (!max_body_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t size, parse_size("--max-body", max_body_));
     options.reader.max_body_bytes = static_cast<uint64_t>(size);
+  }
+  constexpr uint64_t kBodiesAtOnce = 16;
+  options.max_bodies_bytes = kBodiesAtOnce * options.reader.max_body_bytes;
+  if (!max_bodies_.empty()) {
+    CHORUS_ASSIGN_OR_RETURN(const int64_t size, parse_size("--max-bodies", max_bodies_));
+    options.max_bodies_bytes = static_cast<uint64_t>(size);
   }
   return read_count("--max-connections", max_connections_, 1, options.max_connections);
 }
@@ -160,6 +181,13 @@ Result<ServeSettings> ServeFlags::parse(const std::string& model,
     service.keys.push_back({"key 1", environment_key});
   }
   service.metrics_need_key = !open_metrics_;
+  for (const std::string& origin : cors_origins_) {
+    if (!is_origin(origin))
+      return invalid_argument("--cors",
+                              "expected an origin in lower case without a path, such as "
+                              "https://example.org, or *, found " +
+                                  origin);
+  }
   service.cors_origins = cors_origins_;
   service.share_prefixes = share_prefixes_;
   if (!session_dir_.empty()) {

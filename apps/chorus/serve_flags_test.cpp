@@ -43,6 +43,8 @@ TEST(ServeFlags, SetWhatTheyName) {
                                      "7",
                                      "--max-body",
                                      "1MiB",
+                                     "--max-bodies",
+                                     "3MiB",
                                      "--max-connections",
                                      "3",
                                      "--drain-timeout",
@@ -54,7 +56,7 @@ TEST(ServeFlags, SetWhatTheyName) {
                                      "--cors",
                                      "https://a",
                                      "--cors",
-                                     "https://b",
+                                     "https://b:8443",
                                      "--served-model-name",
                                      "m",
                                      "--api-key",
@@ -72,6 +74,7 @@ TEST(ServeFlags, SetWhatTheyName) {
   EXPECT_EQ(settings->server.port, 0);
   EXPECT_EQ(settings->server.unix_socket, "/run/x");
   EXPECT_EQ(settings->server.reader.max_body_bytes, 1u << 20);
+  EXPECT_EQ(settings->server.max_bodies_bytes, 3u << 20);
   EXPECT_EQ(settings->server.max_connections, 3);
   EXPECT_EQ(settings->service.max_queued, 7);
   EXPECT_EQ(settings->service.max_requests_per_key, 4);
@@ -79,11 +82,27 @@ TEST(ServeFlags, SetWhatTheyName) {
   EXPECT_EQ(settings->service.session_idle_ns, 10'000'000'000);
   EXPECT_EQ(settings->service.ping_interval_ns, 0);
   EXPECT_EQ(settings->drain_timeout_ns, 1'500'000'000);
-  EXPECT_EQ(settings->service.cors_origins, (std::vector<std::string>{"https://a", "https://b"}));
+  EXPECT_EQ(settings->service.cors_origins,
+            (std::vector<std::string>{"https://a", "https://b:8443"}));
   EXPECT_EQ(settings->service.models, std::vector<std::string>{"m"});
   EXPECT_FALSE(settings->service.metrics_need_key);
   ASSERT_EQ(settings->service.keys.size(), 2u) << "the variable counts only without a flag";
   EXPECT_EQ(settings->service.keys[1].key, "k2");
+}
+
+TEST(ServeFlags, BodiesTogetherAreSixteenOfTheLargest) {
+  const auto settings = settings_of({"--max-body", "5MiB"});
+  ASSERT_TRUE(settings.ok());
+  EXPECT_EQ(settings->server.max_bodies_bytes, 80u << 20);
+}
+
+TEST(ServeFlags, AnOriginIsWhatABrowserSends) {
+  for (const std::string good : {"*", "http://localhost:3000", "http://[::1]:80", "app://x"})
+    EXPECT_TRUE(settings_of({"--cors", good}).ok()) << good;
+  for (const std::string bad :
+       {"", "foo", "example.org", "https://", "://x", "https://x/", "https://X.org",
+        "https://x/page", "https://*.x.org", "https://a,https://b", "https://u@x", "null"})
+    EXPECT_EQ(field_of({"--cors", bad}), "--cors") << bad;
 }
 
 TEST(ServeFlags, AKeyOfTheEnvironment) {

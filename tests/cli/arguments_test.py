@@ -103,6 +103,7 @@ FLAGS = {
         "--max-running",
         "--max-requests-per-key",
         "--max-body",
+        "--max-bodies",
         "--max-connections",
         "--max-held-sessions",
         "--session-idle",

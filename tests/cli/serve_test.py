@@ -316,6 +316,8 @@ class ServeTest(CliTest):
             ("--port", "x"),
             ("--max-connections", "0"),
             ("--max-body", "0"),
+            ("--max-bodies", "many"),
+            ("--cors", "https://example.org/"),
             ("--queue", "-1"),
             ("--drain-timeout", "-1"),
             ("--drain-timeout", "nan"),

@@ -142,7 +142,7 @@ asio::awaitable<void> Connection::pump() {
 
 asio::awaitable<void> Connection::serve() {
   if (is_refused_) {
-    co_await refuse(503, "all connections are taken");
+    co_await refuse(503, "all connections are taken", nullptr);
   } else {
     for (;;) {
       ReadRequest read;
@@ -153,6 +153,7 @@ asio::awaitable<void> Connection::serve() {
       is_first_ = false;
     }
   }
+  hold_body(0);
   co_await linger();
   close();
   host_.open_connections.fetch_sub(1, std::memory_order_relaxed);
@@ -171,17 +172,21 @@ asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
       const bool has_begun = reader.state() != State::kHeader || !buffered_.empty();
       if (phase_ == Phase::kIdle && has_begun) enter(Phase::kHeader, host_.options.header_ms);
     }
-    if (reader.state() == State::kDone) break;
     if (reader.state() == State::kFailed) {
-      co_await refuse(reader.error().status, reader.error().message);
+      co_await refuse(reader.error().status, reader.error().message, &reader.request());
       co_return false;
     }
+    if (!hold_body(reader.request().body.size())) {
+      co_await refuse(503, "too much is being sent at once; try again", &reader.request());
+      co_return false;
+    }
+    if (reader.state() == State::kDone) break;
     if (buffered_.size() >= most_buffered_) {
-      co_await refuse(400, "expected shorter lines in a chunked body");
+      co_await refuse(400, "expected shorter lines in a chunked body", &reader.request());
       co_return false;
     }
     if (reader.state() == State::kBody && phase_ == Phase::kHeader) {
-      if (!host_.handler.wants_body(reader.head())) {
+      if (!host_.handler.wants_body(reader.request())) {
         read = reader.take_head();
         co_return true;
       }
@@ -197,13 +202,25 @@ asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
     if (is_at_end_) co_return false;
     if (is_overdue_) {
       if (phase_ != Phase::kIdle)
-        co_await refuse(408, "expected the whole request within the time limit");
+        co_await refuse(408, "expected the whole request within the time limit", &reader.request());
       co_return false;
     }
     co_await wake_.wait();
   }
   read = reader.take();
   co_return true;
+}
+
+// Whether there is room for a body of that size in place of what this connection holds.
+bool Connection::hold_body(uint64_t num_bytes) {
+  const uint64_t wanted = num_bytes - std::min(num_bytes, kFreeBodyBytes);
+  const uint64_t held_by_others = host_.held_bytes - held_bytes_;
+  if (wanted > held_bytes_ && held_by_others > 0 &&
+      held_by_others + wanted > host_.options.max_bodies_bytes)
+    return false;
+  host_.held_bytes = held_by_others + wanted;
+  held_bytes_ = wanted;
+  return true;
 }
 
 std::string Connection::draw_id() {
@@ -243,6 +260,7 @@ asio::awaitable<bool> Connection::answer(ReadRequest read) {
   }
   report(*exchange, begin_us, begin, sent_bytes);
   exchange->close();
+  hold_body(0);
   host_.end_request();
   co_return is_whole && !exchange->closes_connection() && !is_at_end_;
 }
@@ -320,7 +338,9 @@ void Connection::report(ExchangeState& exchange, int64_t begin_us, SteadyTime be
 }
 
 // An answer of the transport's own, behind which the connection ends.
-asio::awaitable<void> Connection::refuse(int status, std::string_view message) {
+asio::awaitable<void> Connection::refuse(int status, std::string_view message,
+                                         const Request* request) {
+  hold_body(0);  // others may go on
   (is_refused_ ? host_.refused : host_.malformed).fetch_add(1, std::memory_order_relaxed);
   const std::string id = draw_id();
   Response response = error_response(status, message);
@@ -333,8 +353,13 @@ asio::awaitable<void> Connection::refuse(int status, std::string_view message) {
   const int64_t begin_us = unix_time_us();
   co_await write_all(bytes, nullptr, sent_bytes);
   if (host_.options.on_end)
-    host_.options.on_end(
-        {.id = id, .peer = peer_, .status = status, .time_us = begin_us, .sent_bytes = sent_bytes});
+    host_.options.on_end({.id = id,
+                          .peer = peer_,
+                          .method = request != nullptr ? request->method : "",
+                          .path = request != nullptr ? request->path : "",
+                          .status = status,
+                          .time_us = begin_us,
+                          .sent_bytes = sent_bytes});
 }
 
 // Lets the client read to the end before the connection goes.

@@ -51,6 +51,7 @@ struct ConnectionHost {
   std::shared_ptr<IoPort> port;  // owners: this and the exchanges
   uint64_t id_seed = 0;          // request ids are drawn from it
   uint64_t next_id = 0;
+  uint64_t held_bytes = 0;  // by bodies, of options.max_bodies_bytes
   std::atomic<bool> is_draining{false};
   std::atomic<uint64_t> accepted{0}, refused{0}, requests{0}, malformed{0}, left{0};
   std::atomic<int32_t> open_connections{0};
@@ -90,7 +91,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<bool> read_request(ReadRequest& read);
   asio::awaitable<bool> answer(ReadRequest read);
   asio::awaitable<bool> send_answer(ExchangeState& exchange, uint64_t& sent_bytes);
-  asio::awaitable<void> refuse(int status, std::string_view message);
+  bool hold_body(uint64_t num_bytes);
+  asio::awaitable<void> refuse(int status, std::string_view message, const Request* request);
   asio::awaitable<bool> write_all(std::vector<std::string>& bytes, ExchangeState* exchange,
                                   uint64_t& sent_bytes);
   asio::awaitable<void> linger();
@@ -112,7 +114,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_overdue_ = false;    // the phase
   bool is_at_end_ = false;     // nothing more can be read
   bool is_first_ = true;
-  std::string buffered_;  // read, and not yet part of a request
+  uint64_t held_bytes_ = 0;  // of the host's, by the body that is read or answered
+  std::string buffered_;     // read, and not yet part of a request
   std::array<char, kChunkBytes> chunk_;
   Signal wake_;   // serve(): bytes, an end, a deadline, something to send
   Signal space_;  // pump(): buffered_ has become shorter

@@ -212,10 +212,7 @@ RequestReader::State RequestReader::state() const { return parser_->state(); }
 
 bool RequestReader::wants_continue() const { return parser_->wants_continue_; }
 
-const Request& RequestReader::head() const {
-  CHORUS_CHECK(state() == State::kBody);
-  return parser_->read_.request;
-}
+const Request& RequestReader::request() const { return parser_->read_.request; }
 
 ReadRequest RequestReader::take_head() {
   CHORUS_CHECK(state() == State::kBody);

@@ -52,8 +52,8 @@ class RequestReader {
   State state() const;
   // The client waits for "100 Continue" before it sends the body. Requires: kBody.
   bool wants_continue() const;
-  // What comes before the body. Requires: kBody.
-  const Request& head() const;
+  // As much as was read.
+  const Request& request() const;
   // The request without its body; nothing can be read after it. Once. Requires: kBody.
   ReadRequest take_head();
   // Requires: kFailed.

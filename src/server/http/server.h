@@ -29,6 +29,9 @@ struct AccessRecord {
   std::vector<LogField> fields = {};
 };
 
+// Of each body, which is always taken: large ones do not keep ordinary requests out.
+inline constexpr uint64_t kFreeBodyBytes = uint64_t{64} << 10;
+
 struct ServerOptions {
   // TCP, unless the host is empty. A name is resolved, and its first address taken. Port 0: one
   // that is free.
@@ -38,6 +41,10 @@ struct ServerOptions {
   std::string unix_socket = {};
 
   ReaderLimits reader = {};
+  // Of all bodies that are read or whose requests are being answered, beyond the first
+  // kFreeBodyBytes of each: what would exceed it is told 503. At least one body of the largest size
+  // is always taken.
+  uint64_t max_bodies_bytes = uint64_t{1} << 30;
   // At once. One more takes the place of the connection that has been idle for the longest time, or
   // is told 503.
   int max_connections = 1024;

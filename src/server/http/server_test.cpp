@@ -223,6 +223,48 @@ TEST_F(ServerTest, ABodyThatIsTooLongIsRefusedWhileItIsSent) {
   EXPECT_EQ(client.read_response().status, 413);
 }
 
+TEST_F(ServerTest, BodiesTogetherAreBounded) {
+  start({.max_bodies_bytes = 300'000});
+  const std::string large(200'000, 'x');
+  Client first(port);
+  Client second(port);
+  ASSERT_TRUE(first.post("/hold/first", large));
+  const auto first_exchange = handler.next();
+  ASSERT_TRUE(second.post("/hold/second", large));
+  const auto second_exchange = handler.next();
+  Client third(port);
+  third.post("/", large);
+  const auto refused = third.read_response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.header("retry-after"), "1");
+  third.close();
+  for (int i = 0; i < 10; ++i) {
+    Client small(port);
+    ASSERT_TRUE(small.post("/", std::string(kFreeBodyBytes, 'x')));
+    EXPECT_EQ(small.read_response().status, 200);
+  }
+  first_exchange->respond({200, {}, ""});
+  EXPECT_EQ(first.read_response().status, 200);
+  second_exchange->respond({200, {}, ""});
+  EXPECT_EQ(second.read_response().status, 200);
+  first.close();
+  second.close();
+  wait_until_quiet();
+  std::vector<Client> clients;
+  std::vector<std::shared_ptr<Exchange>> exchanges;  // nothing is held any more
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(clients.emplace_back(port).post("/hold", large));
+    exchanges.push_back(handler.next());
+  }
+}
+
+TEST_F(ServerTest, OneBodyIsTakenWhateverTheBoundOfAll) {
+  start({.max_bodies_bytes = 1});
+  Client client(port);
+  ASSERT_TRUE(client.post("/", std::string(1'000'000, 'x')));
+  EXPECT_EQ(client.read_response().status, 200);
+}
+
 TEST_F(ServerTest, ABodyThatNobodyWantsIsNotWaitedFor) {
   start();
   for (const std::string length : {"Content-Length: 1000000", "Transfer-Encoding: chunked"}) {
@@ -388,8 +430,13 @@ TEST_F(ServerTest, ExchangesAreReported) {
   EXPECT_EQ(bad.read_response().status, 400);
   bad.close();
   wait_until_quiet();  // the report follows the answer
+  Client lengthless(port);
+  ASSERT_TRUE(lengthless.send("POST /left HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n"));
+  EXPECT_EQ(lengthless.read_response().status, 400);
+  lengthless.close();
+  wait_until_quiet();
   const auto seen = take_records();
-  ASSERT_EQ(seen.size(), 3u);
+  ASSERT_EQ(seen.size(), 4u);
   EXPECT_EQ(seen[0].method, "POST");
   EXPECT_EQ(seen[0].path, "/hold");
   EXPECT_EQ(seen[0].status, 404);
@@ -404,6 +451,8 @@ TEST_F(ServerTest, ExchangesAreReported) {
   EXPECT_TRUE(seen[1].client_left);
   EXPECT_EQ(seen[2].status, 400);
   EXPECT_EQ(seen[2].path, "");
+  EXPECT_EQ(seen[3].status, 400);
+  EXPECT_EQ(seen[3].method + seen[3].path, "POST/left");
   EXPECT_EQ(server->counters().left, 1u);
 }
 
