@@ -1,9 +1,11 @@
 #include "serve_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <sstream>
+#include <unistd.h>
 
 #include "arguments.h"
 #include "json/value.h"
@@ -57,6 +59,19 @@ bool is_origin(const std::string& text) {
   });
 }
 
+// A name as it stands in an address, or "*".
+bool is_host_name(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return c > ' ' && c < 127 && std::string_view("/:?#@,").find(c) == std::string_view::npos;
+  }) && (text == "*" || text.find('*') == std::string::npos);
+}
+
+// The name of this machine; empty where it has none.
+std::string machine_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : "";
+}
+
 }  // namespace
 
 void ServeFlags::declare(CommandLine& line) {
@@ -86,6 +101,8 @@ void ServeFlags::declare(CommandLine& line) {
   line.flag("--open-metrics", open_metrics_, "GET /metrics needs no key");
   line.flag("--cors", cors_origins_, "ORIGIN",
             "let pages of this origin in, such as https://example.org, or *; repeatable");
+  line.flag("--allow-host", allowed_hosts_, "NAME",
+            "a name by which browsers come, such as a proxy's, where there is no key; repeatable");
   line.flag("--share-prefixes", share_prefixes_,
             "users of different keys share the KV of equal prefixes (cached_tokens then tells)");
 
@@ -189,6 +206,13 @@ Result<ServeSettings> ServeFlags::parse(const std::string& model,
                                   origin);
   }
   service.cors_origins = cors_origins_;
+  service.allowed_hosts = {http::lower_case(host_), http::lower_case(machine_name())};
+  for (const std::string& name : allowed_hosts_) {
+    if (!is_host_name(name))
+      return invalid_argument("--allow-host",
+                              "expected a name such as chat.example.org, or *, found " + name);
+    service.allowed_hosts.push_back(http::lower_case(name));
+  }
   service.share_prefixes = share_prefixes_;
   if (!session_dir_.empty()) {
     std::error_code error;

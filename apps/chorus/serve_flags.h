@@ -36,7 +36,7 @@ class ServeFlags {
   std::string host_, port_, unix_socket_, max_body_, max_bodies_, max_connections_, access_log_;
   std::string queue_, max_running_, max_per_key_, max_held_, session_idle_, session_dir_;
   std::string drain_timeout_, stuck_after_, ping_interval_, api_key_file_;
-  std::vector<std::string> model_names_, api_keys_, cors_origins_;
+  std::vector<std::string> model_names_, api_keys_, cors_origins_, allowed_hosts_;
   bool no_tcp_ = false;
   bool open_metrics_ = false;
   bool share_prefixes_ = false;

@@ -1,5 +1,6 @@
 #include "serve_flags.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 
 namespace chorus::cli {
@@ -103,6 +104,17 @@ TEST(ServeFlags, AnOriginIsWhatABrowserSends) {
        {"", "foo", "example.org", "https://", "://x", "https://x/", "https://X.org",
         "https://x/page", "https://*.x.org", "https://a,https://b", "https://u@x", "null"})
     EXPECT_EQ(field_of({"--cors", bad}), "--cors") << bad;
+}
+
+TEST(ServeFlags, NamesOfHostsAreThoseOfFlags) {
+  const auto settings = settings_of(
+      {"--host", "Box.example.org", "--allow-host", "Chat.example.org", "--allow-host", "*"});
+  ASSERT_TRUE(settings.ok());
+  const auto& names = settings->service.allowed_hosts;
+  for (const std::string name : {"box.example.org", "chat.example.org", "*"})
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  for (const std::string bad : {"", "https://x.org", "x.org:80", "x.org/", "*.x.org", "a b"})
+    EXPECT_EQ(field_of({"--allow-host", bad}), "--allow-host") << bad;
 }
 
 TEST(ServeFlags, AKeyOfTheEnvironment) {

@@ -98,6 +98,7 @@ FLAGS = {
         "--api-key-file",
         "--open-metrics",
         "--cors",
+        "--allow-host",
         "--share-prefixes",
         "--queue",
         "--max-running",

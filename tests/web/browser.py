@@ -42,6 +42,7 @@ class Browser:
             [find_chromium(), "--headless=new", "--remote-debugging-pipe", "--no-sandbox",
              "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--disable-background-networking", "--disable-component-update",
+             "--host-resolver-rules=MAP *.example 127.0.0.1",
              "--disable-extensions", "--disable-sync", "--mute-audio", "--hide-scrollbars",
              f"--user-data-dir={self.folder}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

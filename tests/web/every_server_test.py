@@ -364,6 +364,19 @@ if BINARY:
             self.assertEqual(way, "chat")
             self.assertGreater(cached, 0)  # whole blocks of the prefix are there none the less
 
+        def test_led_here_by_its_own_name(self):
+            server = Serving("--allow-host", "chat.example", key=None)
+            self.addCleanup(server.close)
+            port = server.url.rstrip("/").rsplit(":", 1)[1]
+            page = self.open(f"http://evil.example:{port}/")
+            self.assertIn("--allow-host", page.text("body"))
+            for method in ("GET", "POST"):
+                status = page.evaluate(f"fetch('/v1/sessions', {{method: '{method}'}}).then((a) => a.status)")
+                self.assertEqual(status, 403)
+            for name in ("chat.example", "localhost", "127.0.0.1"):
+                page = self.open(f"http://{name}:{port}/")
+                page.wait("document.getElementById('input')")
+
         def test_full_queue(self):
             _, page = self.start_on("--max-running", "1", "--queue", "0")
             self.long_answer(page)

@@ -92,10 +92,13 @@ class PageCase(unittest.TestCase):
 class Serving:
     """A server of the demo model on a port of its own, until close()."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, key=SERVER_KEY):
+        environment = {name: value for name, value in os.environ.items() if name != "CHORUS_API_KEY"}
+        if key is not None:
+            environment["CHORUS_API_KEY"] = key
         self.process = subprocess.Popen(
             [BINARY, "serve", MODEL, "--port", "0", "--context", "1024", *flags],
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "CHORUS_API_KEY": SERVER_KEY})
+            stderr=subprocess.PIPE, text=True, env=environment)
         said = []
         for line in self.process.stderr:
             said.append(line)

@@ -88,6 +88,15 @@ ApiError bad_key(bool was_given) {
           "invalid_api_key"};
 }
 
+ApiError foreign_name(std::string_view host) {
+  return {403,
+          "expected a name of this server in host, found " + std::string(host) +
+              "; without API keys, others have to be named (--allow-host)",
+          "permission_error",
+          {},
+          "host_not_allowed"};
+}
+
 ApiError route_not_found(const std::string& path) {
   return {404, "there is nothing at " + path, kInvalidRequest, {}, "route_not_found"};
 }

@@ -27,6 +27,7 @@ struct ApiError {
 ApiError error_of(const Status& status);
 
 ApiError bad_key(bool was_given);                                               // 401
+ApiError foreign_name(std::string_view host);                                   // 403
 ApiError route_not_found(const std::string& path);                              // 404
 ApiError route_not_offered(const std::string& path, std::string_view instead);  // 400
 ApiError method_not_allowed(const std::string& method);                         // 405

@@ -48,6 +48,9 @@ struct ServiceOptions {
   // another's prompts.
   bool share_prefixes = false;
 
+  // Names of this server, in lower case, besides private ones (host_names.h): without keys, pages
+  // that came by another name are refused. "*": by any.
+  std::vector<std::string> allowed_hosts;
   std::vector<std::string> cors_origins;  // "https://example.org", or "*"; none: CORS is off
   std::vector<Page> pages;
 

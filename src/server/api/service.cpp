@@ -9,6 +9,7 @@
 #include "server/api/core.h"
 #include "server/api/cors.h"
 #include "server/api/errors.h"
+#include "server/api/host_names.h"
 #include "server/api/routes.h"
 #include "server/api/sse.h"
 #include "server/http/entity_tag.h"
@@ -151,6 +152,11 @@ bool needs_key(const Core& core, const Route& route) {
          (route.access == Access::kMetrics && core.options.metrics_need_key);
 }
 
+// A page that another site has led here does not know a key.
+bool is_led_here(const Core& core, const http::Request& request) {
+  return core.options.keys.empty() && comes_by_foreign_name(request, core.options.allowed_hosts);
+}
+
 }  // namespace
 
 Result<std::string> model_name(const Core& core, const std::string& asked) {
@@ -213,6 +219,7 @@ Result<std::unique_ptr<Service>> Service::create(Engine& engine, ServiceOptions 
 
 bool Service::wants_body(const http::Request& head) const {
   const Core& core = state_->core;
+  if (is_led_here(core, head)) return false;
   const RouteMatch match = find_route(head.method, head.path);
   if (match.route == nullptr) return false;
   return core.keys.name_of(head.header("authorization")) || !needs_key(core, *match.route);
@@ -223,6 +230,9 @@ void Service::handle(std::shared_ptr<http::Exchange> exchange) {
   const http::Request& request = exchange->request();
   exchange =
       with_headers(exchange, cors_headers(core.options.cors_origins, request.header("origin")));
+  if (is_led_here(core, request)) {
+    return exchange->respond(error_response(foreign_name(request.header("host"))));
+  }
   RouteMatch match = find_route(request.method, request.path);
   if (match.methods.empty() && respond_page(core, *exchange)) return;
   if (match.methods.empty()) {
