@@ -139,6 +139,10 @@ int64_t SessionExecutor::releasable_blocks(std::span<const SessionId> sessions,
   return sessions_->releasable_blocks(sessions, group);
 }
 
+bool SessionExecutor::shares_last_block(SessionId session) const {
+  return sessions_->shares_last_block(session);
+}
+
 Status SessionExecutor::truncate(SessionId session, Position length) {
   return sessions_->truncate(session, length);
 }

@@ -38,6 +38,7 @@ class SessionExecutor : public Executor {
   int32_t available_blocks(int32_t group) const override;
   int64_t releasable_blocks(SessionId session) const override;
   int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const override;
+  bool shares_last_block(SessionId session) const override;
   Status execute(std::span<const BatchInput> batch, BatchOutput& output) override;
   Status truncate(SessionId session, Position length) override;
   Result<Position> attach_prefix(SessionId session, std::span<const TokenId> tokens) override;

@@ -163,6 +163,11 @@ int64_t SessionTable::releasable_blocks(std::span<const SessionId> sessions, int
   return books_->exclusive_blocks(sequences, group);
 }
 
+bool SessionTable::shares_last_block(SessionId session) const {
+  const int32_t slot = find(session);
+  return slot >= 0 && books_->shares_last_block(at(slot).sequence);
+}
+
 Result<SequenceId> SessionTable::sequence_of(SessionId session) const {
   const int32_t slot = find(session);
   if (slot < 0) return unknown_session(session);

@@ -92,6 +92,7 @@ class SessionTable {
   bool can_admit(std::span<const SessionDemand> demands) const;
   int64_t releasable_blocks(SessionId session) const;
   int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const;
+  bool shares_last_block(SessionId session) const;
   Result<SequenceId> sequence_of(SessionId session) const;
   // A session of `length` tokens over KvBooks::restore, whose bytes the caller fills. Neither it
   // nor its clones are indexed, whatever its options say, before attach_prefix finds it empty:

@@ -81,7 +81,7 @@ bool EngineLoop::try_admit(SessionRecord& record) {
   return true;
 }
 
-// Blocks that a session will take until its prompt is consumed and one token is generated.
+// Most blocks that a session will take until its prompt is consumed and one token is generated.
 int64_t EngineLoop::growth(const KvCapacity::Group& group, const SessionRecord& record) const {
   const LiveGeneration& live = *record.live;
   const Position prompt_end = live.prompt_end + (live.max_new_tokens > 0 ? 1 : 0);
@@ -93,10 +93,18 @@ int64_t EngineLoop::growth(const KvCapacity::Group& group, const SessionRecord& 
   if (live.leader.session != 0)
     held =
         std::max(held, std::min(live.leader.end, std::max(live.prompt_end, record.position()) - 1));
-  // One more: the last block may be shared, and is copied by the first write into it.
-  const int64_t copied = held % capacity.block_size != 0 ? 1 : 0;
   const int64_t all = capacity.blocks_for(group, end);
-  return std::min(all, all - capacity.blocks_for(group, held) + copied);
+  const int64_t missing = all - capacity.blocks_for(group, held);
+  if (held % capacity.block_size == 0) return missing;
+  // One more: a last block that is shared is copied by the first write into it. For one that is
+  // not, it is kept for what will be generated, but never where the generation ends before.
+  const bool is_own = held == record.executor_length && !executor_.shares_last_block(record.id);
+  if (is_own && group.window == 0) {
+    const Position last = std::max(end, live.prompt_end + live.max_new_tokens);
+    return std::min(missing + 1,
+                    capacity.blocks_for(group, last) - capacity.blocks_for(group, held));
+  }
+  return std::min(all, missing + 1);
 }
 
 bool EngineLoop::fits(const SessionRecord& record) const {

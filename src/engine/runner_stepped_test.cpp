@@ -33,6 +33,27 @@ struct SteppedEngine {
   std::unique_ptr<Runner> runner;
 };
 
+// As where sessions have one block each. Those that run need none besides for what they generate.
+TEST(RunnerStepped, AsManyRunAsThePoolHasBlocksFor) {
+  constexpr int kBlocks = 8;
+  SteppedEngine engine({.max_session_tokens = 32, .block_size = 32, .num_blocks = kBlocks});
+  std::vector<Session> sessions;
+  std::vector<GenerationHandle> handles;
+  for (int i = 0; i < kBlocks; ++i) {
+    sessions.push_back(engine.open());
+    if (i == 0) {
+      generate(sessions[0], {1, 2}, up_to(20));  // is idle, and keeps its block
+    } else {
+      handles.push_back(start(sessions.back(), {1, 2}, up_to(20)));
+      engine.turns(1);
+    }
+    EXPECT_EQ(engine.runner->metrics().usage.groups[0].blocks_free, kBlocks - 1 - i);
+  }
+  EXPECT_EQ(engine.runner->metrics().running, kBlocks - 1);
+  EXPECT_EQ(engine.runner->metrics().evictions, 0);
+  EXPECT_EQ(engine.runner->metrics().preemptions, 0);
+}
+
 TEST(RunnerStepped, ACutIsSeenAlsoOfAGenerationThatEndsInTheSameTurn) {
   SteppedEngine engine;
   Session session = engine.open();

@@ -235,6 +235,16 @@ int32_t KvBooks::exclusive_blocks(std::span<const SequenceId> sequences, int32_t
   return exclusive;
 }
 
+bool KvBooks::shares_last_block(SequenceId sequence) const {
+  const KvSequence& state = find(sequence);
+  if (state.length % options_.block_size == 0) return false;
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockId last = state.tables[static_cast<size_t>(group)].blocks.back();
+    if (pool(group).ref_count(last) > 1) return true;
+  }
+  return false;
+}
+
 // Tables that name the block.
 int32_t KvBooks::num_holders(BlockId block, int32_t group) const {
   return pool(group).ref_count(block) - (pool(group).in_cache(block) ? 1 : 0);

@@ -203,6 +203,9 @@ class KvBooks {
   // Blocks that no sequence but these holds: what closing them all would free, or leave cached.
   // Each is named once.
   int32_t exclusive_blocks(std::span<const SequenceId> sequences, int32_t group) const;
+  // Whether the next append copies the last, partial block of some group, since it has other
+  // owners.
+  bool shares_last_block(SequenceId sequence) const;
 
   // At most one demand per sequence; can_rewind(sequence, start), count > 0, start + count <=
   // max_sequence_tokens. plan succeeds exactly when can_admit is true.

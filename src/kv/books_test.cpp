@@ -142,6 +142,8 @@ TEST(KvBooks, CloneTouchesNoBlockAndTheFirstWriteCopiesThePartialOne) {
   EXPECT_EQ(books->exclusive_blocks(clone, 0), 0);
   EXPECT_EQ(books->exclusive_blocks(std::vector{clone}, 0), 0);
   EXPECT_EQ(books->exclusive_blocks(std::vector{source, clone}, 0), 3);
+  EXPECT_TRUE(books->shares_last_block(clone));
+  EXPECT_FALSE(books->shares_last_block(source)) << "it is not the last of the source";
   KvPlan plan;
   ASSERT_TRUE(books->plan(std::vector<KvDemand>{{clone, 20, 1}, {source, 40, 1}}, plan));
   ASSERT_EQ(plan.copies().size(), 2u);  // one for each group, both of the clone
@@ -150,6 +152,11 @@ TEST(KvBooks, CloneTouchesNoBlockAndTheFirstWriteCopiesThePartialOne) {
   EXPECT_EQ(plan.copies()[1].group, 1);
   books->commit(plan, std::vector<Position>{21, 41});
   EXPECT_EQ(free_blocks(*books), free_before - 1);
+  EXPECT_FALSE(books->shares_last_block(clone));
+  books->truncate(source, 32);
+  const SequenceId whole = books->clone(source, 32);
+  EXPECT_FALSE(books->shares_last_block(whole)) << "it is full";
+  books->close(whole);
   books->check_invariants();
   books->close(source);
   EXPECT_EQ(free_blocks(*books), 6);

@@ -246,6 +246,23 @@ TEST_P(SeamContract, TruncateIsAChangeOfItsOwn) {
   EXPECT_LE(length(session), 43);
 }
 
+TEST_P(ExecutorContract, ALastBlockIsSharedUntilItIsWritten) {
+  start();
+  const SessionId session = open();
+  step({make_input(session, text(1, 41), 0)});
+  EXPECT_FALSE(executor().shares_last_block(session));
+  const Result<SessionId> clone = executor().clone(session, 41);
+  ASSERT_TRUE(clone.ok());
+  const bool is_partial = rig_->sessions().books().block_size() > 1;
+  EXPECT_EQ(executor().shares_last_block(session), is_partial);
+  EXPECT_EQ(executor().shares_last_block(*clone), is_partial);
+  step({make_input(*clone, {1}, 41)});
+  EXPECT_FALSE(executor().shares_last_block(session));
+  EXPECT_FALSE(executor().shares_last_block(*clone));
+  executor().close(*clone);
+  EXPECT_FALSE(executor().shares_last_block(*clone));
+}
+
 TEST_P(ExecutorContract, ReleaseGivesTheBlocksBackAndKeepsTheSession) {
   start();
   const SessionId session = open_greedy();

@@ -50,6 +50,9 @@ class FaultyExecutor final : public Executor {
   int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const override {
     return inner_->releasable_blocks(sessions, group);
   }
+  bool shares_last_block(SessionId session) const override {
+    return inner_->shares_last_block(session);
+  }
   Status execute(std::span<const BatchInput> batch, BatchOutput& output) override {
     if (Status status = attempt(kExecute); !status.ok()) {
       output.clear();

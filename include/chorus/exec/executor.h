@@ -100,6 +100,9 @@ class Executor {
   // Blocks of a layer group that releasing all of these would really free. Each is named once;
   // unknown ones have none.
   virtual int64_t releasable_blocks(std::span<const SessionId> sessions, int32_t group) const = 0;
+  // Whether a step that appends to the session takes a block, of some group, in place of the last
+  // one, which is partial and has other owners. False for an unknown session.
+  virtual bool shares_last_block(SessionId session) const = 0;
 
   // One step for the whole batch. Ok: output.inputs has one entry per input, each with its own
   // status. Not ok: the step was aborted, no session changed, and the output is empty. The inputs
