@@ -4,12 +4,14 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <limits>
 #include <sstream>
 #include <unistd.h>
 
 #include "arguments.h"
 #include "json/value.h"
 #include "prompts.h"
+#include "server/api/host_names.h"
 
 namespace chorus::cli {
 
@@ -46,24 +48,38 @@ bool is_key(const std::string& key) {
          std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
 }
 
-// Scheme, host and maybe a port, as browsers send them (RFC 6454, 6.2), or "*". It is compared
-// whole: with a slash behind it, it would never match.
-bool is_origin(const std::string& text) {
-  if (text == "*") return true;
-  const size_t mark = text.find("://");
-  if (mark == std::string::npos || mark == 0) return false;
-  const std::string host = text.substr(mark + 3);
-  return !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
-    return c > ' ' && c < 127 && (c < 'A' || c > 'Z') &&
-           std::string_view("/?#@,*").find(c) == std::string_view::npos;
+bool is_made_of(std::string_view text, std::string_view others) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+           others.find(c) != std::string_view::npos;
   });
 }
 
-// A name as it stands in an address, or "*".
-bool is_host_name(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return c > ' ' && c < 127 && std::string_view("/:?#@,").find(c) == std::string_view::npos;
-  }) && (text == "*" || text.find('*') == std::string::npos);
+// In lower case.
+bool is_host_name(std::string_view text) {
+  return is_made_of(text, "-_.") && !text.starts_with('.') &&
+         text.find("..") == std::string_view::npos;
+}
+
+// Scheme, host and maybe a port, as browsers send them (RFC 6454, 6.2), or "*". It is compared
+// whole: with a slash or a scheme's own port behind it, it would never match.
+bool is_origin(std::string_view text) {
+  if (text == "*") return true;
+  const size_t mark = text.find("://");
+  const std::string_view scheme = text.substr(0, mark);
+  if (mark == std::string_view::npos || !is_made_of(scheme, "+-.")) return false;
+  std::string_view host = text.substr(mark + 3);
+  std::string_view port;
+  if (const size_t colon = host.rfind(':');
+      colon != host.npos && host.find(']', colon) == host.npos) {
+    port = host.substr(colon + 1);
+    host = host.substr(0, colon);
+    const bool is_own = port == (scheme == "http" ? "80" : scheme == "https" ? "443" : "");
+    if (port.empty() || is_own || port.find_first_not_of("0123456789") != port.npos) return false;
+  }
+  if (host.starts_with('[') && host.ends_with(']'))
+    return is_made_of(host.substr(1, host.size() - 2), ":.");
+  return is_host_name(host);
 }
 
 // The name of this machine; empty where it has none.
@@ -144,7 +160,8 @@ Status ServeFlags::parse_server(http::ServerOptions& options) const {
     options.reader.max_body_bytes = static_cast<uint64_t>(size);
   }
   constexpr uint64_t kBodiesAtOnce = 16;
-  options.max_bodies_bytes = kBodiesAtOnce * options.reader.max_body_bytes;
+  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / kBodiesAtOnce;
+  options.max_bodies_bytes = kBodiesAtOnce * std::min(kMost, options.reader.max_body_bytes);
   if (!max_bodies_.empty()) {
     CHORUS_ASSIGN_OR_RETURN(const int64_t size, parse_size("--max-bodies", max_bodies_));
     options.max_bodies_bytes = static_cast<uint64_t>(size);
@@ -206,12 +223,13 @@ Result<ServeSettings> ServeFlags::parse(const std::string& model,
                                   origin);
   }
   service.cors_origins = cors_origins_;
-  service.allowed_hosts = {http::lower_case(host_), http::lower_case(machine_name())};
-  for (const std::string& name : allowed_hosts_) {
-    if (!is_host_name(name))
+  service.allowed_hosts = {api::plain_host(host_), api::plain_host(machine_name())};
+  for (const std::string& text : allowed_hosts_) {
+    const std::string name = http::lower_case(text);
+    if (name != "*" && !is_host_name(name))
       return invalid_argument("--allow-host",
-                              "expected a name such as chat.example.org, or *, found " + name);
-    service.allowed_hosts.push_back(http::lower_case(name));
+                              "expected a name such as chat.example.org, or *, found " + text);
+    service.allowed_hosts.push_back(api::plain_host(name));
   }
   service.share_prefixes = share_prefixes_;
   if (!session_dir_.empty()) {

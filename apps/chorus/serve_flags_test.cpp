@@ -97,23 +97,48 @@ TEST(ServeFlags, BodiesTogetherAreSixteenOfTheLargest) {
   EXPECT_EQ(settings->server.max_bodies_bytes, 80u << 20);
 }
 
+TEST(ServeFlags, TheLargestBodyTimesSixteenIsNoSmallNumber) {
+  const auto settings = settings_of({"--max-body", "1048576TiB"});
+  ASSERT_TRUE(settings.ok());
+  EXPECT_GE(settings->server.max_bodies_bytes, settings->server.reader.max_body_bytes);
+}
+
 TEST(ServeFlags, AnOriginIsWhatABrowserSends) {
-  for (const std::string good : {"*", "http://localhost:3000", "http://[::1]:80", "app://x"})
+  for (const std::string good : {"*", "http://localhost:3000", "http://[::1]:8080", "http://[::1]",
+                                 "https://a-b.org:80", "app://x"})
     EXPECT_TRUE(settings_of({"--cors", good}).ok()) << good;
-  for (const std::string bad :
-       {"", "foo", "example.org", "https://", "://x", "https://x/", "https://X.org",
-        "https://x/page", "https://*.x.org", "https://a,https://b", "https://u@x", "null"})
+  for (const std::string bad : {"",
+                                "foo",
+                                "example.org",
+                                "https://",
+                                "://x",
+                                "https://x/",
+                                "https://X.org",
+                                "https://x/page",
+                                "https://*.x.org",
+                                "https://a,https://b",
+                                "https://u@x",
+                                "null",
+                                "http://a:80",
+                                "https://a:443",
+                                "http://a:",
+                                "http://[::1",
+                                "http://a:x",
+                                "http://a\\b",
+                                "a b://x",
+                                "http://a..b"})
     EXPECT_EQ(field_of({"--cors", bad}), "--cors") << bad;
 }
 
 TEST(ServeFlags, NamesOfHostsAreThoseOfFlags) {
   const auto settings = settings_of(
-      {"--host", "Box.example.org", "--allow-host", "Chat.example.org", "--allow-host", "*"});
+      {"--host", "Box.example.org", "--allow-host", "Chat.example.org.", "--allow-host", "*"});
   ASSERT_TRUE(settings.ok());
   const auto& names = settings->service.allowed_hosts;
   for (const std::string name : {"box.example.org", "chat.example.org", "*"})
     EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
-  for (const std::string bad : {"", "https://x.org", "x.org:80", "x.org/", "*.x.org", "a b"})
+  for (const std::string bad : {"", "https://x.org", "x.org:80", "x.org/", "*.x.org", "a b", ".",
+                                "a..b", ".a", "[x", "a\"b"})
     EXPECT_EQ(field_of({"--allow-host", bad}), "--allow-host") << bad;
 }
 

@@ -1,6 +1,14 @@
 #include "text/rust_border.h"
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)  // of GCC
+#define CHORUS_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CHORUS_THREAD_SANITIZER 1
+#endif
+#endif
+
+#ifdef CHORUS_THREAD_SANITIZER
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
@@ -35,7 +43,7 @@ void BorderError::receive(void* context, ChorusTextBytes field, ChorusTextBytes 
   error->message_.assign(message.data, message.num_bytes);
 }
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef CHORUS_THREAD_SANITIZER
 UncheckedByThreadSanitizer::UncheckedByThreadSanitizer() {
   AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   AnnotateIgnoreWritesBegin(__FILE__, __LINE__);

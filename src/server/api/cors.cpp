@@ -35,13 +35,15 @@ class ExchangeWithHeaders final : public http::Exchange {
 
 }  // namespace
 
+bool is_allowed_origin(const std::vector<std::string>& allowed, std::string_view origin) {
+  if (origin.empty()) return false;
+  return std::any_of(allowed.begin(), allowed.end(),
+                     [&](const auto& each) { return each == "*" || each == origin; });
+}
+
 std::vector<http::Header> cors_headers(const std::vector<std::string>& allowed,
                                        std::string_view origin) {
-  if (origin.empty()) return {};
-  const bool is_allowed = std::any_of(allowed.begin(), allowed.end(), [&](const auto& each) {
-    return each == "*" || each == origin;
-  });
-  if (!is_allowed) return {};
+  if (!is_allowed_origin(allowed, origin)) return {};
   return {{"access-control-allow-origin", std::string(origin)},
           {"access-control-expose-headers", "x-request-id, retry-after"},
           {"vary", "origin"}};

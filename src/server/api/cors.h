@@ -9,6 +9,8 @@
 
 namespace chorus::api {
 
+bool is_allowed_origin(const std::vector<std::string>& allowed, std::string_view origin);
+
 // What every answer to a request of that origin carries; nothing for origins that may not.
 std::vector<http::Header> cors_headers(const std::vector<std::string>& allowed,
                                        std::string_view origin);

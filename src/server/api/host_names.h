@@ -11,13 +11,17 @@
 
 namespace chorus::api {
 
-// Whether `host`, as the header has it, is an address or a name that nobody can point elsewhere in
-// the public DNS: localhost, one without a dot, or one below localhost, local, internal or
-// home.arpa (RFC 6761, 6762, 8375).
+// As names are compared: in lower case, without port and the dot of the root.
+std::string plain_host(std::string_view host);
+
+// Whether `host`, as the header has it, is an address or a name that a stranger cannot have in
+// the public DNS: one without a dot, or below localhost, local, internal or home.arpa (RFC 6761,
+// 6762, 8375).
 bool is_private_host(std::string_view host);
 
-// Whether a browser sent it, by a name that is neither private nor among `allowed` (in lower case,
-// without a port; "*": all are).
+// Whether it came by a name that is neither private nor among `allowed` (as plain_host makes them;
+// "*": all are), and a browser sent it, or what calls itself Mozilla; or it is of /v1/sessions,
+// which shows what was said.
 bool comes_by_foreign_name(const http::Request& request, const std::vector<std::string>& allowed);
 
 }  // namespace chorus::api

@@ -43,6 +43,17 @@ TEST(HostNames, BrowsersAloneAreHeldToThem) {
   EXPECT_FALSE(comes_by_foreign_name(request_by("localhost", {origin}), {}));
 }
 
+TEST(HostNames, SessionsAreReadByNobody) {
+  http::Request request = request_by("evil.example", {{"user-agent", "x"}});
+  request.path = "/v1/models";
+  EXPECT_FALSE(comes_by_foreign_name(request, {}));
+  for (const char* path : {"/v1/sessions", "/v1/sessions/session-0"}) {
+    request.path = path;
+    EXPECT_TRUE(comes_by_foreign_name(request, {}));
+    EXPECT_FALSE(comes_by_foreign_name(request, {"evil.example"}));
+  }
+}
+
 const std::vector<http::Header> kRebound = {{"host", "evil.example:8080"},
                                             {"origin", "http://evil.example:8080"},
                                             {"sec-fetch-site", "same-origin"}};
@@ -60,10 +71,15 @@ TEST(ServiceHosts, APageThatWasLedHereIsRefused) {
   EXPECT_NE(exchange->body().find("--allow-host"), std::string::npos);
 }
 
-TEST(ServiceHosts, AKeyOrANamedHostLetsItIn) {
+TEST(ServiceHosts, AKeyANamedHostOrItsOriginLetsItIn) {
   ServiceOptions named;
   named.allowed_hosts = {"evil.example"};
   EXPECT_EQ(ServiceUnderTest(named).send("GET", "/v1/models", "", kRebound)->status(), 200);
+  ServiceOptions open;
+  open.cors_origins = {"http://evil.example:8080"};
+  EXPECT_EQ(ServiceUnderTest(open).send("GET", "/v1/models", "", kRebound)->status(), 200);
+  open.cors_origins = {"http://other.example"};
+  EXPECT_EQ(ServiceUnderTest(open).send("GET", "/v1/models", "", kRebound)->status(), 403);
   ServiceOptions keyed;
   keyed.keys = {{"alice", "key-a"}};
   EXPECT_EQ(ServiceUnderTest(keyed).send("GET", "/v1/models", "", kRebound)->status(), 401);

@@ -152,9 +152,12 @@ bool needs_key(const Core& core, const Route& route) {
          (route.access == Access::kMetrics && core.options.metrics_need_key);
 }
 
-// A page that another site has led here does not know a key.
+// A page that another site has led here does not know a key, and has that site's origin.
 bool is_led_here(const Core& core, const http::Request& request) {
-  return core.options.keys.empty() && comes_by_foreign_name(request, core.options.allowed_hosts);
+  const ServiceOptions& options = core.options;
+  return options.keys.empty() &&
+         !is_allowed_origin(options.cors_origins, request.header("origin")) &&
+         comes_by_foreign_name(request, options.allowed_hosts);
 }
 
 }  // namespace

@@ -153,7 +153,6 @@ asio::awaitable<void> Connection::serve() {
       is_first_ = false;
     }
   }
-  hold_body(0);
   co_await linger();
   close();
   host_.open_connections.fetch_sub(1, std::memory_order_relaxed);
@@ -163,6 +162,7 @@ asio::awaitable<void> Connection::serve() {
 asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
   using State = RequestReader::State;
   RequestReader reader(host_.options.reader);
+  BodyRoom room(host_.bodies);
   enter(Phase::kIdle, is_first_ ? host_.options.header_ms : host_.options.idle_ms);
   for (;;) {
     if (!buffered_.empty()) {
@@ -176,8 +176,10 @@ asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
       co_await refuse(reader.error().status, reader.error().message, &reader.request());
       co_return false;
     }
-    if (!hold_body(reader.request().body.size())) {
-      co_await refuse(503, "too much is being sent at once; try again", &reader.request());
+    if (!room.resize(reader.request().body.size())) {
+      const ReadRequest head = reader.take_head();
+      room.release();  // others may go on
+      co_await refuse(503, "too much is being sent at once; try again", &head.request);
       co_return false;
     }
     if (reader.state() == State::kDone) break;
@@ -208,19 +210,8 @@ asio::awaitable<bool> Connection::read_request(ReadRequest& read) {
     co_await wake_.wait();
   }
   read = reader.take();
+  read.room = std::move(room);
   co_return true;
-}
-
-// Whether there is room for a body of that size in place of what this connection holds.
-bool Connection::hold_body(uint64_t num_bytes) {
-  const uint64_t wanted = num_bytes - std::min(num_bytes, kFreeBodyBytes);
-  const uint64_t held_by_others = host_.held_bytes - held_bytes_;
-  if (wanted > held_bytes_ && held_by_others > 0 &&
-      held_by_others + wanted > host_.options.max_bodies_bytes)
-    return false;
-  host_.held_bytes = held_by_others + wanted;
-  held_bytes_ = wanted;
-  return true;
 }
 
 std::string Connection::draw_id() {
@@ -260,7 +251,6 @@ asio::awaitable<bool> Connection::answer(ReadRequest read) {
   }
   report(*exchange, begin_us, begin, sent_bytes);
   exchange->close();
-  hold_body(0);
   host_.end_request();
   co_return is_whole && !exchange->closes_connection() && !is_at_end_;
 }
@@ -340,8 +330,8 @@ void Connection::report(ExchangeState& exchange, int64_t begin_us, SteadyTime be
 // An answer of the transport's own, behind which the connection ends.
 asio::awaitable<void> Connection::refuse(int status, std::string_view message,
                                          const Request* request) {
-  hold_body(0);  // others may go on
-  (is_refused_ ? host_.refused : host_.malformed).fetch_add(1, std::memory_order_relaxed);
+  constexpr int kNoPlace = 503;
+  (status == kNoPlace ? host_.refused : host_.malformed).fetch_add(1, std::memory_order_relaxed);
   const std::string id = draw_id();
   Response response = error_response(status, message);
   const AnswerHead head{.status = status,

@@ -40,7 +40,9 @@ class Signal {
 // condition.
 struct ConnectionHost {
   ConnectionHost(const ServerOptions& options_in, Handler& handler_in)
-      : options(options_in), handler(handler_in) {}
+      : options(options_in),
+        handler(handler_in),
+        bodies(std::make_shared<BodyBudget>(options_in.max_bodies_bytes)) {}
 
   void begin_request();
   void end_request();
@@ -48,10 +50,10 @@ struct ConnectionHost {
   const ServerOptions& options;
   Handler& handler;
   asio::io_context io{1};
-  std::shared_ptr<IoPort> port;  // owners: this and the exchanges
-  uint64_t id_seed = 0;          // request ids are drawn from it
+  std::shared_ptr<BodyBudget> bodies;  // owners: this and the requests
+  std::shared_ptr<IoPort> port;        // owners: this and the exchanges
+  uint64_t id_seed = 0;                // request ids are drawn from it
   uint64_t next_id = 0;
-  uint64_t held_bytes = 0;  // by bodies, of options.max_bodies_bytes
   std::atomic<bool> is_draining{false};
   std::atomic<uint64_t> accepted{0}, refused{0}, requests{0}, malformed{0}, left{0};
   std::atomic<int32_t> open_connections{0};
@@ -91,7 +93,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<bool> read_request(ReadRequest& read);
   asio::awaitable<bool> answer(ReadRequest read);
   asio::awaitable<bool> send_answer(ExchangeState& exchange, uint64_t& sent_bytes);
-  bool hold_body(uint64_t num_bytes);
   asio::awaitable<void> refuse(int status, std::string_view message, const Request* request);
   asio::awaitable<bool> write_all(std::vector<std::string>& bytes, ExchangeState* exchange,
                                   uint64_t& sent_bytes);
@@ -114,8 +115,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool is_overdue_ = false;    // the phase
   bool is_at_end_ = false;     // nothing more can be read
   bool is_first_ = true;
-  uint64_t held_bytes_ = 0;  // of the host's, by the body that is read or answered
-  std::string buffered_;     // read, and not yet part of a request
+  std::string buffered_;  // read, and not yet part of a request
   std::array<char, kChunkBytes> chunk_;
   Signal wake_;   // serve(): bytes, an end, a deadline, something to send
   Signal space_;  // pump(): buffered_ has become shorter

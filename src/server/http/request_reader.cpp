@@ -215,9 +215,9 @@ bool RequestReader::wants_continue() const { return parser_->wants_continue_; }
 const Request& RequestReader::request() const { return parser_->read_.request; }
 
 ReadRequest RequestReader::take_head() {
-  CHORUS_CHECK(state() == State::kBody);
+  CHORUS_CHECK(state() == State::kBody || state() == State::kDone);
   ReadRequest read = std::move(parser_->read_);
-  read.request.body.clear();
+  std::string().swap(read.request.body);
   read.keep_alive = false;
   return read;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/http/body_room.h"
 #include "server/http/exchange.h"
 
 namespace chorus::http {
@@ -22,6 +23,7 @@ struct ReadRequest {
   Request request;
   bool is_1_1 = true;       // else HTTP/1.0
   bool keep_alive = false;  // the client would go on with the connection
+  BodyRoom room;            // the connection's to take
 };
 
 // What a client is told whose bytes are no acceptable request.
@@ -54,7 +56,8 @@ class RequestReader {
   bool wants_continue() const;
   // As much as was read.
   const Request& request() const;
-  // The request without its body; nothing can be read after it. Once. Requires: kBody.
+  // The request without its body, whose memory is free then; nothing can be read after it. Once.
+  // Requires: kBody or kDone.
   ReadRequest take_head();
   // Requires: kFailed.
   const ReadError& error() const;

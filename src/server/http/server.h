@@ -18,7 +18,7 @@ namespace chorus::http {
 struct AccessRecord {
   std::string id = {};
   std::string peer = {};
-  std::string method = {};  // this and the path are empty where the bytes were no request
+  std::string method = {};  // this and the path as far as they were read
   std::string path = {};
   int status = 0;              // 499: the client left before an answer was begun
   bool client_left = false;    // before the answer was complete
@@ -29,9 +29,6 @@ struct AccessRecord {
   std::vector<LogField> fields = {};
 };
 
-// Of each body, which is always taken: large ones do not keep ordinary requests out.
-inline constexpr uint64_t kFreeBodyBytes = uint64_t{64} << 10;
-
 struct ServerOptions {
   // TCP, unless the host is empty. A name is resolved, and its first address taken. Port 0: one
   // that is free.
@@ -41,9 +38,8 @@ struct ServerOptions {
   std::string unix_socket = {};
 
   ReaderLimits reader = {};
-  // Of all bodies that are read or whose requests are being answered, beyond the first
-  // kFreeBodyBytes of each: what would exceed it is told 503. At least one body of the largest size
-  // is always taken.
+  // Of all bodies that are read or whose requests somebody still holds, beyond the first 64 KiB of
+  // each: what would exceed it is told 503. One body alone is always taken.
   uint64_t max_bodies_bytes = uint64_t{1} << 30;
   // At once. One more takes the place of the connection that has been idle for the longest time, or
   // is told 503.
@@ -62,7 +58,7 @@ struct ServerOptions {
 
 struct ServerCounters {
   uint64_t accepted = 0;   // connections
-  uint64_t refused = 0;    // of which there was no place for
+  uint64_t refused = 0;    // of which there was no place for, or not for a body
   uint64_t requests = 0;   // handed to the handler
   uint64_t malformed = 0;  // answered with an error by the transport itself
   uint64_t left = 0;       // whose client left before the answer was complete

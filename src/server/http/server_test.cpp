@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <thread>
 
+#include "server/http/body_room.h"
 #include "server/http/testing/client.h"
 #include "server/http/testing/scripted_handler.h"
 
@@ -229,9 +230,9 @@ TEST_F(ServerTest, BodiesTogetherAreBounded) {
   Client first(port);
   Client second(port);
   ASSERT_TRUE(first.post("/hold/first", large));
-  const auto first_exchange = handler.next();
+  auto first_exchange = handler.next();
   ASSERT_TRUE(second.post("/hold/second", large));
-  const auto second_exchange = handler.next();
+  auto second_exchange = handler.next();
   Client third(port);
   third.post("/", large);
   const auto refused = third.read_response();
@@ -250,12 +251,32 @@ TEST_F(ServerTest, BodiesTogetherAreBounded) {
   first.close();
   second.close();
   wait_until_quiet();
+  first_exchange = second_exchange = nullptr;
   std::vector<Client> clients;
   std::vector<std::shared_ptr<Exchange>> exchanges;  // nothing is held any more
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(clients.emplace_back(port).post("/hold", large));
     exchanges.push_back(handler.next());
   }
+}
+
+TEST_F(ServerTest, ABodyCountsAsLongAsItsRequestIsThere) {
+  start({.max_bodies_bytes = 300'000});
+  const std::string large(300'000, 'x');
+  Client first(port);
+  ASSERT_TRUE(first.post("/hold", large));
+  auto exchange = handler.next();
+  first.close();
+  wait_until_quiet();
+  Client second(port);
+  second.post("/", large);
+  EXPECT_EQ(second.read_response().status, 503);
+  second.close();
+  EXPECT_EQ(server->counters().refused, 1u);
+  exchange = nullptr;
+  Client third(port);
+  ASSERT_TRUE(third.post("/", large));
+  EXPECT_EQ(third.read_response().status, 200);
 }
 
 TEST_F(ServerTest, OneBodyIsTakenWhateverTheBoundOfAll) {
