@@ -65,6 +65,7 @@ class CountingExecutor final : public Executor {
     for (const SessionId session : sessions) blocks += releasable_blocks(session);
     return blocks;
   }
+  bool shares_last_block(SessionId) const override { return false; }  // a block is a token
 
   // Each input continues the session as it was before the step, or after the input before it. None
   // of this can fail, so that there is nothing to roll back.
