@@ -49,7 +49,7 @@ struct ServiceOptions {
   bool share_prefixes = false;
 
   // Names of this server, in lower case, besides private ones (host_names.h): without keys, pages
-  // that came by another name are refused. "*": by any.
+  // that came by another name are refused, and who comes so to sessions. "*": by any is good.
   std::vector<std::string> allowed_hosts;
   std::vector<std::string> cors_origins;  // "https://example.org", or "*"; none: CORS is off
   std::vector<Page> pages;
